@@ -1,19 +1,28 @@
-# Everything a contributor needs. `make demo` and `make test` set up a virtual environment first.
-PYTHON ?= python3
+# Everything a contributor needs. Each target sets up what it uses: a virtual environment in .venv and nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup setup-peers demo test lint bench clean
+.PHONY: help setup setup-peers demo test test-peers lint format bench clean
+
+help:
+	@echo 'make demo        mirror, verify and fail over between two brokers on this machine (under a minute)'
+	@echo 'make test        the hermetic tests: no JVM, no network beyond loopback'
+	@echo 'make test-peers  the tests against Apache Kafka and independent clients (needs Java and Maven)'
+	@echo 'make lint        ruff and mypy --strict'
+	@echo 'make bench       kmirror and its peers side by side'
+	@echo '.ci/run          all of it, as the build machine does'
 
 $(VENV)/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 setup: $(VENV)/.dev
 
 $(VENV)/.peers: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'
+	$(PIP) -e '.[peers]'
 	touch $@
 
 setup-peers: $(VENV)/.peers
@@ -24,13 +33,20 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m "not kafka and not peers"
 
+test-peers: setup-peers
+	$(BIN)/python -m pytest -m "kafka or peers"
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 bench: setup-peers
 	$(BIN)/python -m conformance.bench
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
