@@ -14,3 +14,53 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Cap on what one compressed batch may expand to: a 1 MB zip bomb must not take the process with it."""
 MAX_CLIENT_ID_BYTES = 32_767
 """The header's client id has an int16 length."""
+
+# --- source -----------------------------------------------------------------------------------------------------
+MAX_READS_BEFORE_YIELD = 16
+"""Successful reads in a row before a connection lets other tasks run; a fast peer must not own the loop."""
+MAX_RESPONSE_FRAME_BYTES = 128 * 1024 * 1024
+"""A broker accepts requests of at most 100 MiB by default (socket.request.max.bytes), so one batch, which a Fetch
+returns whole, is smaller than that; a larger announced size is rubbish or an attack."""
+CLIENT_READ_AHEAD_BYTES = 64 * 1024
+"""Headers and small answers arrive through this buffer; larger frames are read straight into their own."""
+MAX_TICKETS_IN_FLIGHT = 64
+"""Requests sent and not yet answered on one client connection; more would only queue at the broker."""
+
+# --- server -----------------------------------------------------------------------------------------------------
+RECEIVE_BUFFER_BYTES = 64 * 1024
+"""Per connection, for headers and small frames. Anything larger gets a pooled buffer (hot-path measurement)."""
+LARGE_FRAME_BUFFER_BYTES = 1024 * 1024 + 64 * 1024
+"""First buffer of a large frame: a default producer request (1 MiB of records plus its envelope) fits without a copy.
+A bigger frame doubles it as bytes arrive; the size that a frame claims is never allocated in advance."""
+POOLED_BUFFERS_BYTES = 32 * 1024 * 1024
+"""Idle large buffers kept for reuse; beyond it they are given back to the allocator."""
+REQUEST_BUDGET_BYTES = 512 * 1024 * 1024
+"""Bytes of large frames being received at once, over all connections, when queued.max.request.bytes is not set."""
+READS_BEFORE_CHECKPOINT = 16
+"""A peer that always has bytes ready must not keep the loop for itself: yield after so many reads in a row."""
+REPLY_QUEUE_ENTRIES = 64
+"""Replies of one connection that may wait for their flush before its reading stops (measured: more brings nothing)."""
+SENDFILE_FROM_BYTES = 64 * 1024
+"""Slices below it are read and joined with what surrounds them: one system call instead of two."""
+SENDFILE_PIECE_BYTES = 1024 * 1024
+"""A cold piece of this size blocks the loop for a few milliseconds at most, should the residency probe be wrong."""
+LISTEN_BACKLOG = 1024
+ACCEPT_RETRY_MS = 100
+"""Pause after accept failed for lack of file descriptors or memory: without it the loop would spin."""
+MAX_TICK_MS = 60_000
+"""No periodic job sleeps longer than this, so that a changed configuration takes effect."""
+
+# --- broker -----------------------------------------------------------------------------------------------------
+MAX_INLINE_FLUSH_ROUNDS = 10_000
+"""A flush callback may append and so ask for another round; more rounds than this in a row is a loop, not work."""
+PRODUCER_ID_BLOCK = 1000
+"""Producer ids taken per durable record, as Kafka's controller hands them to its brokers."""
+MAX_TOPIC_NAME_LENGTH = 249
+"""A partition's directory is named after its topic; 255 is what file systems allow (Kafka: Topic.MAX_NAME_LENGTH)."""
+MAX_FILE_NAME_LENGTH = 255
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Partitions that one request may create: each is a directory with files (Kafka: MAX_PARTITIONS_PER_BATCH)."""
+FETCH_SESSION_EVICTION_MS = 120_000
+"""A session unused for this long gives way to any newcomer (Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+MAX_METADATA_RECORDS_PER_BATCH = 1_000
+"""Records of one topic creation are split into batches of this many, far below max.message.bytes."""
