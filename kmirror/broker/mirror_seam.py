@@ -106,7 +106,7 @@ class OffsetQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchQuery(Query):
-    """Fetch at `offset` outside the fetch sessions, no waiting; at least the first whole batch of the answer is wanted."""
+    """Fetch at `offset` outside the fetch sessions, no waiting; at least the first whole batch is wanted."""
 
     offset: int
     max_bytes: int
@@ -114,7 +114,7 @@ class BatchQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageQuery(Query):
-    """DescribeClusterMirrors by our own cluster id: the last mirror epoch that the source recorded when it was fed by us."""
+    """DescribeClusterMirrors by our own cluster id: the last mirror epoch that the source recorded when we fed it."""
 
     cluster_id: str
 

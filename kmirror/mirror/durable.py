@@ -1,0 +1,78 @@
+"""What a mirrored partition has on disk in `__mirror_state`, as the machine sees it. Pure.
+
+One state record, at most one lineage record, and a gap ledger per (mirror, topic id, partition). The codec of the keys
+and values is `kmirror.protocol.internal.mirror_state`; this module only says what the fields mean to the machine and
+where a record lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kmirror.mirror.states import State
+from kmirror.protocol import mirror_numbers as numbers
+from kmirror.protocol import uuids
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""`start_from`: a timestamp in ms, or one of these (ListOffsets' own numbers)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The state record. Nothing recorded = UNKNOWN."""
+
+    state: State = State.UNKNOWN
+    leader_epoch: int = -1
+    """The partition's leader epoch when this *state* was entered; later records of the same state keep it."""
+    state_epoch: int = 0
+    error: str | None = None
+    retry_attempt: int = 0
+    """Failures in a row; -1 = not retried."""
+    previous_state: State = State.UNKNOWN
+    """FAILED only: the state it failed from."""
+    cut_to: int = -1
+    """Decided, not yet confirmed cut (tagged CutTo). Below the log start or above the log end: start there, empty."""
+    mirrored: bool = False
+    """The log holds (a prefix shared with) the source's bytes, and no LME of an earlier stop stands for them."""
+    history_end: int = -1
+    """After a failback or a restart: the source's log start is not followed below this."""
+    start_from: int = EARLIEST
+    force: bool = False
+    """The operator said --replace; ends with the alignment."""
+
+    @property
+    def retryable(self) -> bool:
+        return self.retry_attempt >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRecord:
+    """Offsets [from, to) that the source had dropped before we fetched them."""
+
+    from_offset: int
+    to_offset: int
+    at_ms: int
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode: 31-polynomial over UTF-16 code units, as a signed int32."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def placement(text: str, partition_count: int) -> int:
+    """Absolute value (Integer.MIN_VALUE counts as 0), modulo the number of partitions (mirroring-spec 8)."""
+    value = java_hash(text)
+    return (0 if value == -(1 << 31) else abs(value)) % partition_count
+
+
+def state_partition(
+    mirror: str, topic_id: bytes, partition: int, partition_count: int = numbers.STATE_TOPIC_PARTITIONS
+) -> int:
+    """The partition of `__mirror_state` that holds everything about one mirrored partition."""
+    return placement(f"{mirror}:{uuids.to_text(topic_id)}:{partition}", partition_count)
