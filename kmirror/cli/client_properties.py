@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmirror.cli.failure import BadUsage
+from kmirror.cli.property_file import parse_properties
 
 _SECURITY_PREFIXES = ("sasl.", "ssl.")
 
@@ -22,24 +23,6 @@ class ClientProperties:
     connect_timeout_ms: int = 10_000
     ignored: list[str] = field(default_factory=list)
     """Names that mean nothing to this client; the caller may say so."""
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's .properties as people write them: `key=value`, `key: value`, `key value`; comments; `\\` joins lines."""
-    properties: dict[str, str] = {}
-    joined = ""
-    for raw in text.splitlines():
-        line = joined + raw.strip()
-        joined = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            joined = line[:-1]
-            continue
-        end = next((at for at, char in enumerate(line) if char in "=: \t"), len(line))
-        value = line[end:].strip()
-        properties[line[:end]] = value[1:].strip() if value[:1] in ("=", ":") else value
-    return properties
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -1,0 +1,208 @@
+"""What a mirror is doing: one row per partition, waiting for a state, tables.
+
+A row is what `mirror describe --json` promises to scripts: mirror, topic, partition, state, phase, source_offset,
+destination_offset, lag, leader_epoch, last_mirror_epoch, last_mirror_offset, gaps, error, retry. Unknown is null,
+never -1. PAUSED keeps the last offsets seen; STOPPED has null source_offset and lag. Times are ISO 8601 UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import trio
+
+from kmirror.cli.display import print_table
+from kmirror.cli.failure import Failure
+from kmirror.cli.session import check
+from kmirror.protocol.api.describe_cluster_mirrors import DescribeClusterMirrorsRequest
+from kmirror.source.cluster import Cluster
+
+Row = dict[str, Any]
+MIN_POLL_MS, MAX_POLL_MS = 20, 500
+"""Waiting looks often at first, since most states are reached at once, then less and less."""
+ERROR_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One mirror and its partitions."""
+
+    name: str
+    source_bootstrap: str
+    source_cluster_id: str
+    rows: list[Row]
+
+
+async def describe(cluster: Cluster, name: str | None = None) -> list[Description]:
+    """All mirrors, or one. Raises Failure when it does not exist."""
+    request = DescribeClusterMirrorsRequest(
+        mirror_names=None if name is None else [name],
+        topics=None,
+        include_mirror_state=True,
+        include_mirror_offset=True,
+    )
+    response = await cluster.request(request)
+    check(response.error_code, response.error_message, "mirrors cannot be described")
+    found = []
+    for mirror in response.mirrors:
+        check(
+            mirror.error_code,
+            mirror.error_message,
+            f"mirror {mirror.mirror_name} cannot be described",
+            next_step="List what there is with: kmirror mirror list",
+        )
+        epochs = await _leader_epochs(cluster, [topic.topic_name for topic in mirror.topics])
+        rows = [
+            _row(mirror.mirror_name, topic.topic_name, partition, epochs)
+            for topic in sorted(mirror.topics, key=lambda topic: topic.topic_name)
+            for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+        ]
+        found.append(
+            Description(mirror.mirror_name, mirror.source_bootstrap or "", mirror.source_cluster_id or "", rows)
+        )
+    return sorted(found, key=lambda mirror: mirror.name)
+
+
+async def describe_one(cluster: Cluster, name: str) -> Description:
+    """Raises Failure when there is no such mirror."""
+    found = [mirror for mirror in await describe(cluster, name) if mirror.name == name]
+    if not found:
+        raise Failure(f"there is no mirror {name}", next_step="List what there is with: kmirror mirror list")
+    return found[0]
+
+
+async def _leader_epochs(cluster: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    if not topics:
+        return {}
+    response = await cluster.metadata(topics)
+    return {
+        (topic.name, partition.partition_index): partition.leader_epoch
+        for topic in response.topics
+        for partition in topic.partitions
+        if partition.leader_epoch >= 0
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _row(mirror: str, topic: str, partition: Any, epochs: dict[tuple[str, int], int]) -> Row:
+    stopped = partition.state_value == "STOPPED"
+    source = None if stopped else _known(partition.source_offset)
+    destination = _known(partition.destination_offset)
+    lag = None if source is None or destination is None else max(0, source - destination)
+    return {
+        "mirror": mirror,
+        "topic": topic,
+        "partition": partition.partition_index,
+        "state": partition.state_value,
+        "phase": partition.phase or None,
+        "source_offset": source,
+        "destination_offset": destination,
+        "lag": lag,
+        "leader_epoch": epochs.get((topic, partition.partition_index)),
+        "last_mirror_epoch": _known(partition.last_mirror_epoch),
+        "last_mirror_offset": _known(partition.last_mirror_offset),
+        "gaps": _gaps(partition),
+        "error": partition.error_message or None,
+        "retry": _retry(partition),
+    }
+
+
+def _gaps(partition: Any) -> list[Row]:
+    gaps = getattr(partition, "gaps", None) or []
+    return [{"from": gap.from_offset, "to": gap.to_offset, "at": iso_time(gap.at_ms)} for gap in gaps]
+
+
+def _retry(partition: Any) -> Row | None:
+    if partition.state_value != "FAILED" and not partition.retry_attempt:
+        return None
+    next_at_ms = getattr(partition, "retry_next_at_ms", -1)
+    return {
+        "attempt": _known(partition.retry_attempt),
+        "max": _known(getattr(partition, "retry_max", -1)),
+        "next_at": iso_time(next_at_ms) if next_at_ms is not None and next_at_ms >= 0 else None,
+        "retryable": partition.retry_attempt >= 0,
+    }
+
+
+def iso_time(time_ms: int) -> str:
+    when = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    columns = ("mirror", "topic", "partition", "source_offset", "destination_offset", "lag", "state", "phase")
+    print_table(
+        [name.upper().replace("_", "-") for name in columns],
+        [[row[name] for name in columns] for row in rows],
+        empty="no mirror topics",
+    )
+
+
+def print_failed(rows: Sequence[Row]) -> None:
+    """RETRY is n/max, or NonRetryable."""
+    cells = []
+    for row in rows:
+        retry = row["retry"] or {}
+        text = "-"
+        if retry:
+            text = f"{retry['attempt']}/{retry['max'] or '?'}" if retry["retryable"] else "NonRetryable"
+        error = (row["error"] or "").replace("\n", " ")
+        cells.append((row["mirror"], row["topic"], row["partition"], text, error[:ERROR_WIDTH]))
+    print_table(("MIRROR", "TOPIC", "PARTITION", "RETRY", "ERROR"), cells, empty="nothing has failed")
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Waited:
+    """`missing`: partitions that are not where they should be; empty when all is reached."""
+
+    rows: list[Row]
+    missing: list[Row]
+    absent: list[str]
+    """Topics of which no partition was shown at all."""
+
+    @property
+    def reached(self) -> bool:
+        return not self.missing and not self.absent
+
+
+async def wait_for(
+    cluster: Cluster,
+    mirror: str,
+    topics: Collection[str],
+    *,
+    reached: Callable[[Row], bool],
+    hopeless: Callable[[Row], bool],
+    timeout_s: float,
+    watch: Callable[[list[Row]], None] | None = None,
+) -> Waited:
+    """Look until every partition of `topics` has `reached`, one is `hopeless`, or time is up."""
+    deadline_s = trio.current_time() + timeout_s
+    poll_ms = MIN_POLL_MS
+    while True:
+        rows = [row for row in (await describe_one(cluster, mirror)).rows if row["topic"] in topics]
+        if watch is not None:
+            watch(rows)
+        absent = sorted(set(topics) - {row["topic"] for row in rows})
+        result = Waited(rows, [row for row in rows if not reached(row)], absent)
+        over = trio.current_time() >= deadline_s
+        if result.reached or over or any(hopeless(row) for row in result.missing):
+            return result
+        await trio.sleep(min(poll_ms / 1000, max(0.0, deadline_s - trio.current_time())))
+        poll_ms = min(MAX_POLL_MS, poll_ms * 2)
+
+
+def failed_for_good(row: Row) -> bool:
+    """FAILED and nobody retries: waiting longer is of no use."""
+    return row["state"] == "FAILED" and not (row["retry"] or {}).get("retryable", False)
