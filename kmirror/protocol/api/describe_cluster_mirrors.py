@@ -1,0 +1,71 @@
+"""DescribeClusterMirrors, API key in `mirror_numbers` (KIP-1279)."""
+
+from __future__ import annotations
+
+from kmirror.protocol import mirror_numbers
+from kmirror.protocol.schema import Bool, Int16, Int32, Int64, String, field, request, response, struct
+
+
+@request(key=mirror_numbers.DESCRIBE_CLUSTER_MIRRORS, versions="0", flexible="0+")
+class DescribeClusterMirrorsRequest:
+    """Describe mirrors and their partitions. A destination asks its source with `cluster_id` for lineage."""
+
+    # null: all
+    mirror_names: list[String] | None = None
+    topics: list[DescribeMirrorTopic] | None = None
+    # only mirrors of this source cluster; null: all
+    cluster_id: String | None = None
+    include_mirror_state: Bool = False
+    include_mirror_offset: Bool = False
+    include_authorized_operations: Bool = False
+
+
+@struct
+class DescribeMirrorTopic:
+    topic_name: String = ""
+    partitions: list[Int32] = field()
+
+
+@response(key=mirror_numbers.DESCRIBE_CLUSTER_MIRRORS, versions="0", flexible="0+")
+class DescribeClusterMirrorsResponse:
+    """The mirrors. The last mirror epochs in it are what a failback is aligned by."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    mirrors: list[DescribedMirror] = field()
+
+
+@struct
+class DescribedMirror:
+    error_code: Int16 = 0
+    error_message: String | None = None
+    mirror_name: String = ""
+    source_bootstrap: String | None = None
+    source_cluster_id: String | None = None
+    authorized_operations: Int32 = -(2**31)
+    topics: list[DescribedMirrorTopic] = field()
+
+
+@struct
+class DescribedMirrorTopic:
+    topic_name: String = ""
+    partitions: list[DescribedMirrorPartition] = field()
+
+
+@struct
+class DescribedMirrorPartition:
+    partition_index: Int32 = 0
+    # a name people see: PREPARING, MIRRORING …
+    state_value: String = ""
+    error_message: String | None = None
+    # -1: will not be retried
+    retry_attempt: Int16 = 0
+    source_offset: Int64 = -1
+    destination_offset: Int64 = -1
+    # epoch of the last mirrored batch at the last stop
+    last_mirror_epoch: Int32 = -1
+    # log end offset at the last stop
+    last_mirror_offset: Int64 = -1
+    # of PREPARING: LOG_ALIGNMENT, EPOCH_FENCING or ULE_RECOVERY
+    phase: String | None = None
