@@ -14,6 +14,10 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Cap on what one compressed batch may expand to: a 1 MB zip bomb must not take the process with it."""
 MAX_CLIENT_ID_BYTES = 32_767
 """The header's client id has an int16 length."""
+MAX_STRING_BYTES = 32_767
+"""Kafka refuses longer strings in every encoding, although a compact string could say more."""
+COALESCE_BELOW_BYTES = 16 * 1024
+"""Encoded pieces smaller than this are joined before they are sent: a copy costs less than another iovec entry."""
 
 # --- source -----------------------------------------------------------------------------------------------------
 MAX_READS_BEFORE_YIELD = 16
@@ -23,6 +27,8 @@ MAX_RESPONSE_FRAME_BYTES = 128 * 1024 * 1024
 returns whole, is smaller than that; a larger announced size is rubbish or an attack."""
 CLIENT_READ_AHEAD_BYTES = 64 * 1024
 """Headers and small answers arrive through this buffer; larger frames are read straight into their own."""
+MAX_CONFIG_TOPICS_PER_REQUEST = 500
+"""Topics in one DescribeConfigs: an answer of about 10 kB per topic stays a few MB."""
 MAX_TICKETS_IN_FLIGHT = 64
 """Requests sent and not yet answered on one client connection; more would only queue at the broker."""
 
@@ -44,7 +50,6 @@ SENDFILE_FROM_BYTES = 64 * 1024
 """Slices below it are read and joined with what surrounds them: one system call instead of two."""
 SENDFILE_PIECE_BYTES = 1024 * 1024
 """A cold piece of this size blocks the loop for a few milliseconds at most, should the residency probe be wrong."""
-LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_MS = 100
 """Pause after accept failed for lack of file descriptors or memory: without it the loop would spin."""
 MAX_TICK_MS = 60_000
@@ -62,5 +67,15 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 """Partitions that one request may create: each is a directory with files (Kafka: MAX_PARTITIONS_PER_BATCH)."""
 FETCH_SESSION_EVICTION_MS = 120_000
 """A session unused for this long gives way to any newcomer (Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
-MAX_METADATA_RECORDS_PER_BATCH = 1_000
-"""Records of one topic creation are split into batches of this many, far below max.message.bytes."""
+
+# --- storage ----------------------------------------------------------------------------------------------------
+PRODUCER_BATCHES_RETAINED = 5
+"""Batches per producer kept for duplicate detection: what a client may have in flight (Kafka: NUM_BATCHES_TO_RETAIN)."""
+RECENT_BATCHES_REMEMBERED = 4096
+"""Batch positions that the active segment keeps in memory, so that readers near the end need no index and no read."""
+HEADER_WINDOW_BYTES = 64 * 1024
+"""Bytes read at a time when only headers are wanted: several hundred small batches, cheap to waste on a large one."""
+SCAN_WINDOW_BYTES = 1024 * 1024
+"""Bytes read at a time when whole batches are wanted (recovery, comparing, copying)."""
+MAX_SLICES_PER_READ = 8
+"""Segments that one read may span; more would be a log of tiny segments, and the reader comes back."""
