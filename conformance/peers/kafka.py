@@ -86,12 +86,20 @@ class KafkaInstallation:
         return cache_home() / "archives" / f"kafka-{self.version}-java-{java_version}.jsa"
 
     def java_command(
-        self, main_class: str, arguments: Sequence[str], *, heap: str, flags: Sequence[str] = (), level: str = "warn"
+        self,
+        main_class: str,
+        arguments: Sequence[str],
+        *,
+        heap: str,
+        flags: Sequence[str] = (),
+        level: str = "warn",
+        use_archive: bool = True,
     ) -> list[str]:
         """The command line that runs a class of this version; logs go to stderr at `level`."""
         archive = self.archive_path
         shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-        if any("ArchiveClassesAtExit" in flag for flag in flags) or not archive.exists():
+        making_one = any("ArchiveClassesAtExit" in flag for flag in flags)
+        if making_one or not use_archive or not archive.exists():
             shared = []
         logging = [
             f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}",
@@ -203,6 +211,7 @@ class KafkaBroker:
         heap: str = "512m",
         jvm_flags: Sequence[str] = (),
         port: int | None = None,
+        use_archive: bool = True,
     ) -> None:
         """`proxied_port` adds a second listener whose advertised address is that port (a proxy's)."""
         self.installation = installation
@@ -210,6 +219,7 @@ class KafkaBroker:
         self.overrides = dict(overrides or {})
         self.heap = heap
         self.jvm_flags = list(jvm_flags)
+        self.use_archive = use_archive
         self.proxied_port = proxied_port
         self.proxy_target_port: int | None = None
         self._ports = _Listeners() if port is None else _Listeners(client=port)
@@ -332,7 +342,7 @@ class KafkaBroker:
             self._start_zookeeper()
         flags = [f"-Xms{min(64, _megabytes(self.heap))}m", f"-Dkafka.logs.dir={self.directory}", *self.jvm_flags]
         command = self.installation.java_command(
-            "kafka.Kafka", [str(config)], heap=self.heap, flags=flags, level="info"
+            "kafka.Kafka", [str(config)], heap=self.heap, flags=flags, level="info", use_archive=self.use_archive
         )
         self._process = PeerProcess.start(
             f"Kafka {self.installation.version}", command, log_path=self._log_path, cwd=self.directory
