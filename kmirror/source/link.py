@@ -1,0 +1,310 @@
+"""The link of one mirror: carries messages between the source's brokers and `Mirrors`, and decides nothing.
+
+Tasks of one link: the control task (metadata, topic configs, handing out questions), one task per group of questions
+to a broker, and one fetch task per source broker. Questions and fetches use connections of their own, so a long poll
+never delays them.
+
+What holds:
+- Whatever the source answers is handed to `Mirrors` as it is, error codes included; so are failures to reach it.
+- A fetch answer is examined (headers only), the next Fetch goes out, then the answer is applied: the source works while
+  we do. The answer's bytes are views of the connection's one buffer and are applied before the next answer is read.
+- Memory: one buffer of about `fetch.response.max.bytes` per source broker, whatever the source sends.
+- Everything ends by cancellation. A peer's misbehaviour ends a connection, never the link.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, Protocol
+
+import trio
+
+from kmirror.broker.mirror_seam import (
+    Answer,
+    ErrorAnswer,
+    Examined,
+    FetchAnswer,
+    FetchItem,
+    LinkConfig,
+    Query,
+    SourceMetadata,
+    SourcePartition,
+    SourceTopic,
+)
+from kmirror.errors import DecodeError
+from kmirror.limits import MAX_CONFIG_TOPICS_PER_REQUEST
+from kmirror.source import calls
+from kmirror.source.backoff import Backoff
+from kmirror.source.cluster import ClientSettings, Cluster
+from kmirror.source.connection import Connection
+from kmirror.source.errors import PeerError
+from kmirror.source.fetch_session import LAST_WITH_NAMES, FetchSession, has_ids
+from kmirror.source.questions import ask
+from kmirror.source.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+CONTROL = "control"
+FETCH = "fetch"
+_EARLY_REFRESH_INITIAL_MS = 100
+_EARLY_REFRESH_MAX_MS = 1_000
+"""Metadata asked for out of turn: Kafka's retry.backoff.ms and retry.backoff.max.ms."""
+_PEER_BACKOFF_MAX_MS = 30_000
+"""A broker that accepts connections and then fails every Fetch is asked again at most this rarely."""
+_MAX_SESSIONS = 3
+"""New fetch sessions in a row that a broker may refuse before its connection is given up."""
+_YIELD_AFTER_BYTES = 1024 * 1024
+"""Applied in a row before other tasks get their turn."""
+
+
+class MirrorPort(Protocol):
+    """The part of `kmirror.broker.mirroring.Mirrors` that a link uses."""
+
+    def metadata_topics(self, mirror: str) -> list[str] | None: ...
+    def metadata_requested(self, mirror: str) -> bool: ...
+    def source_metadata(self, mirror: str, metadata: SourceMetadata) -> None: ...
+    def source_unreachable(self, mirror: str, broker_id: int | None, reason: str) -> None: ...
+    def source_configs(self, mirror: str, configs: dict[str, dict[str, str | None]]) -> None: ...
+    def queries(self, mirror: str) -> Sequence[Query]: ...
+    def answered(self, query: Query, answer: Answer) -> None: ...
+    def plan_fetch(self, mirror: str, broker_id: int, *, after: Sequence[Examined] = ()) -> Sequence[FetchItem]: ...
+    def examine(self, mirror: str, item: FetchItem, answer: FetchAnswer) -> Examined: ...
+    def apply(self, examined: Examined) -> None: ...
+
+
+class Link:
+    """Made for one `LinkConfig`; a changed configuration gets a new link."""
+
+    def __init__(self, mirrors: MirrorPort, config: LinkConfig, settings: ClientSettings, *, rng: Random) -> None:
+        self.config = config
+        self.wakeup = Wakeup()
+        self.cluster = Cluster(
+            [part for part in config.bootstrap_servers.split(",") if part.strip()],
+            replace(
+                settings,
+                request_timeout_ms=config.request_timeout_ms,
+                connection_setup_timeout_ms=config.connection_setup_timeout_ms,
+                connection_setup_timeout_max_ms=config.connection_setup_timeout_max_ms,
+                connections_max_idle_ms=config.connections_max_idle_ms,
+                rng=rng,
+            ),
+        )
+        self._mirrors = mirrors
+        self._name = config.mirror
+        self._rng = rng
+        self._asked: set[int] = set()
+        self._fetching: set[int] = set()
+        self._refresh_at_s = 0.0
+        self._early_at_s = 0.0
+        self._early = Backoff(initial_ms=_EARLY_REFRESH_INITIAL_MS, max_ms=_EARLY_REFRESH_MAX_MS, rng=rng)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._control(nursery)
+        finally:
+            self.cluster.close()
+
+    # --- control
+
+    async def _control(self, nursery: trio.Nursery) -> None:
+        self._refresh_at_s = trio.current_time()
+        while True:
+            seen = self.wakeup.serial
+            now_s = trio.current_time()
+            if now_s >= self._refresh_at_s:
+                self._refresh_at_s = now_s + self.config.refresh_interval_ms / 1000
+                if await self._refresh():
+                    await self._sync_configs()
+                self.cluster.close_idle()
+            elif now_s >= self._early_at_s and self._mirrors.metadata_requested(self._name):
+                await self._refresh()
+                self._early_at_s = trio.current_time() + self._early.failed() / 1000
+            elif now_s >= self._early_at_s + _EARLY_REFRESH_MAX_MS / 1000:
+                self._early.succeeded()
+            self._hand_out(nursery)
+            self._start_fetching(nursery)
+            wake_at_s = self._refresh_at_s
+            if self._mirrors.metadata_requested(self._name):
+                wake_at_s = min(wake_at_s, self._early_at_s)
+            await self.wakeup.wait(seen, timeout_s=wake_at_s - trio.current_time())
+
+    async def _refresh(self) -> bool:
+        """Ask for metadata once and hand it over; False when the source could not be asked."""
+        topics = self._mirrors.metadata_topics(self._name)
+        try:
+            response = await self.cluster.metadata(topics, purpose=CONTROL)
+            connection = await self.cluster.connection(purpose=CONTROL)
+        except (PeerError, DecodeError) as error:
+            self._mirrors.source_unreachable(self._name, None, str(error))
+            self._early_at_s = trio.current_time()  # the next try waits for the address's own back-off
+            self._refresh_at_s = trio.current_time() + min(1.0, self.config.refresh_interval_ms / 1000)
+            return False
+        capable = calls.speaks_mirror_apis(connection)
+        metadata = _source_metadata(response, topics, cluster_id=response.cluster_id, capable=capable)
+        self._mirrors.source_metadata(self._name, metadata)
+        return True
+
+    async def _sync_configs(self) -> None:
+        topics = self._mirrors.metadata_topics(self._name)
+        if topics is None:
+            topics = []
+        found: dict[str, dict[str, str | None]] = {}
+        try:
+            for at in range(0, len(topics), MAX_CONFIG_TOPICS_PER_REQUEST):
+                part = topics[at : at + MAX_CONFIG_TOPICS_PER_REQUEST]
+                connection = await self.cluster.connection(purpose=CONTROL)
+                response = await connection.request(calls.describe_topic_configs_request(part))
+                for name, configs in calls.topic_configs(response).items():
+                    if not configs.error_code:
+                        found[name] = {
+                            key: entry.value for key, entry in configs.entries.items() if entry.is_dynamic_topic_config
+                        }
+        except (PeerError, DecodeError) as error:
+            log.warning("mirror %s: topic configs could not be read: %s", self._name, error)
+        if found:
+            self._mirrors.source_configs(self._name, found)
+
+    # --- questions
+
+    def _hand_out(self, nursery: trio.Nursery) -> None:
+        groups: dict[int, list[Query]] = {}
+        for query in self._mirrors.queries(self._name):
+            if query.id not in self._asked:
+                self._asked.add(query.id)
+                groups.setdefault(query.leader, []).append(query)
+        for leader, queries in groups.items():
+            nursery.start_soon(self._ask, leader, queries)
+
+    async def _ask(self, leader: int, queries: list[Query]) -> None:
+        try:
+            connection = await self.cluster.connection(leader, purpose=CONTROL)
+            await ask(connection, queries, self._answered)
+        except (PeerError, DecodeError) as error:
+            failure = ErrorAnswer(transport=True, message=str(error))
+            for query in queries:
+                self._answered(query, failure)
+        self.wakeup.wake()
+
+    def _answered(self, query: Query, answer: Answer) -> None:
+        if query.id in self._asked:
+            self._asked.discard(query.id)
+            self._mirrors.answered(query, answer)
+
+    # --- fetching
+
+    def _start_fetching(self, nursery: trio.Nursery) -> None:
+        for broker_id in self.cluster.nodes:
+            if broker_id not in self._fetching:
+                self._fetching.add(broker_id)
+                nursery.start_soon(self._fetch_from, broker_id)
+
+    async def _fetch_from(self, broker_id: int) -> None:
+        """As long as the broker is part of the cluster."""
+        backoff = Backoff(initial_ms=self.config.fetch_backoff_ms, max_ms=_PEER_BACKOFF_MAX_MS, rng=self._rng)
+        try:
+            while broker_id in self.cluster.nodes:
+                seen = self.wakeup.serial
+                items = self._mirrors.plan_fetch(self._name, broker_id)
+                if not items:
+                    await self.wakeup.wait(seen)
+                    continue
+                connection: Connection | None = None
+                try:
+                    connection = await self.cluster.connection(broker_id, purpose=FETCH, reuse_buffer=True)
+                    await self._fetch_on(connection, broker_id, backoff)
+                except (PeerError, DecodeError) as error:
+                    if connection is not None:
+                        connection.close()
+                    self._mirrors.source_unreachable(self._name, broker_id, str(error))
+                    await trio.sleep(backoff.failed() / 1000)
+        finally:
+            self._fetching.discard(broker_id)
+
+    async def _fetch_on(self, connection: Connection, broker_id: int, backoff: Backoff) -> None:
+        """Until there is nothing to fetch from this broker, or the connection fails."""
+        session = FetchSession()
+        timeout_ms = self.config.socket_timeout_ms + self.config.fetch_wait_max_ms
+        refusals = 0
+        items = self._mirrors.plan_fetch(self._name, broker_id)
+        while items:
+            ticket = await self._send(connection, session, items)
+            while ticket is not None:
+                response = await connection.receive(ticket, timeout_ms=timeout_ms)
+                refusals = refusals + 1 if response.error_code else 0
+                if response.error_code and (refusals > _MAX_SESSIONS or not session.renewable(response.error_code)):
+                    raise PeerError(f"broker {broker_id} refused the whole Fetch with error {response.error_code}")
+                backoff.succeeded()
+                self.cluster.learn_nodes(response.node_endpoints)
+                examined = [
+                    self._mirrors.examine(self._name, item, _fetch_answer(data))
+                    for item, data in session.take(response)
+                ]
+                items = self._mirrors.plan_fetch(self._name, broker_id, after=examined)
+                ticket = await self._send(connection, session, items) if items else None
+                await self._apply(examined)
+                self.wakeup.wake()
+            items = self._mirrors.plan_fetch(self._name, broker_id)
+
+    async def _send(self, connection: Connection, session: FetchSession, items: Sequence[FetchItem]) -> Any:
+        version = connection.version_of("Fetch", None if has_ids(items) else LAST_WITH_NAMES)
+        request = session.request(items, version)
+        request.max_wait_ms = self.config.fetch_wait_max_ms
+        request.min_bytes = self.config.fetch_min_bytes
+        request.max_bytes = self.config.fetch_response_max_bytes
+        request.isolation_level = calls.READ_UNCOMMITTED
+        return await connection.send(request, version)
+
+    async def _apply(self, examined: Sequence[Examined]) -> None:
+        """Everything that was examined, before the connection's buffer is filled anew."""
+        size_bytes = 0
+        for one in examined:
+            self._mirrors.apply(one)
+            size_bytes += one.size_bytes
+            if size_bytes >= _YIELD_AFTER_BYTES:
+                size_bytes = 0
+                await trio.lowlevel.checkpoint()
+
+
+def _fetch_answer(data: Any) -> FetchAnswer:
+    return FetchAnswer(
+        error_code=data.error_code,
+        high_watermark=data.high_watermark,
+        log_start_offset=data.log_start_offset,
+        records=data.records if data.records is not None else b"",
+        current_leader_id=data.current_leader.leader_id,
+        current_leader_epoch=data.current_leader.leader_epoch,
+    )
+
+
+def _source_metadata(
+    response: Any, asked: Sequence[str] | None, *, cluster_id: str | None, capable: bool
+) -> SourceMetadata:
+    topics = {
+        topic.name: SourceTopic(
+            topic_id=topic.topic_id,
+            error_code=topic.error_code,
+            internal=topic.is_internal,
+            partitions={
+                partition.partition_index: SourcePartition(
+                    leader=partition.leader_id,
+                    leader_epoch=partition.leader_epoch,
+                    error_code=partition.error_code,
+                )
+                for partition in topic.partitions
+            },
+        )
+        for topic in response.topics
+        if topic.name is not None
+    }
+    return SourceMetadata(
+        cluster_id=cluster_id,
+        brokers={broker.node_id: (broker.host, broker.port) for broker in response.brokers},
+        topics=topics,
+        capable=capable,
+        complete=asked is None,
+    )

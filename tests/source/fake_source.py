@@ -1,0 +1,457 @@
+"""A scripted source cluster on memory streams, built from the protocol package.
+
+The answers of a broker are Kafka's as far as a mirror can see them: version ranges, error 35 in the shape of version 0,
+leader and epoch checks, whole batches limited by max bytes, incremental fetch sessions, long polls. A test bends one
+broker through `script` (called before the normal answer) or through the fields of topics and partitions.
+
+Version ranges: `kafka.sh start` of each release, then an ApiVersions v0 request, 2026-11; only the APIs that a mirror
+uses are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+import trio.testing
+
+from kmirror.protocol import frames, registry, uuids
+from kmirror.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
+from kmirror.protocol.api.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from kmirror.protocol.api.fetch import FetchableTopicResponse, FetchLeaderIdAndEpoch, FetchResponse, PartitionData
+from kmirror.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kmirror.protocol.api.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kmirror.protocol.api.offset_for_leader_epoch import (
+    OffsetForLeaderEpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from kmirror.protocol.compile import decode
+from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.records import Record, build_batch, parse_header
+from kmirror.source.errors import PeerUnreachable
+from kmirror.source.transport import StreamTransport
+
+Ranges = dict[str, tuple[int, int]]
+
+KAFKA_2_1_1: Ranges = {
+    "Produce": (0, 7),
+    "Fetch": (0, 10),
+    "ListOffsets": (0, 4),
+    "Metadata": (0, 7),
+    "ApiVersions": (0, 2),
+    "OffsetForLeaderEpoch": (0, 2),
+    "DescribeConfigs": (0, 2),
+}
+KAFKA_3_9_2: Ranges = {
+    "Produce": (0, 11),
+    "Fetch": (0, 17),
+    "ListOffsets": (0, 9),
+    "Metadata": (0, 12),
+    "ApiVersions": (0, 4),
+    "OffsetForLeaderEpoch": (0, 4),
+    "DescribeConfigs": (0, 4),
+}
+KAFKA_4_4_0: Ranges = {
+    "Produce": (0, 13),
+    "Fetch": (4, 18),
+    "ListOffsets": (1, 11),
+    "Metadata": (0, 13),
+    "ApiVersions": (0, 5),
+    "OffsetForLeaderEpoch": (2, 4),
+    "DescribeConfigs": (1, 4),
+}
+
+
+@dataclass
+class FakePartition:
+    leader: int = 1
+    leader_epoch: int = 0
+    batches: list[bytes] = field(default_factory=list)
+    log_start: int = 0
+    error_code: int = 0
+
+    @property
+    def end(self) -> int:
+        return parse_header(self.batches[-1]).next_offset if self.batches else self.log_start
+
+    def append(self, count: int = 1, *, value: bytes = b"v", epoch: int | None = None) -> bytes:
+        batch = build_batch(
+            [Record(offset=-1, timestamp=-1, key=None, value=value, headers=[]) for _ in range(count)],
+            base_offset=self.end,
+            leader_epoch=self.leader_epoch if epoch is None else epoch,
+            timestamp_ms=1_700_000_000_000,
+        )
+        self.batches.append(batch)
+        return batch
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        out = b""
+        for batch in self.batches:
+            if parse_header(batch).last_offset < offset:
+                continue
+            if out and len(out) + len(batch) > max_bytes:
+                break
+            out += batch
+        return out
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        below = -1
+        for batch in self.batches:
+            header = parse_header(batch)
+            if header.leader_epoch > epoch:
+                return (below, header.base_offset) if below >= 0 else (-1, -1)
+            below = header.leader_epoch
+        return (below, self.end) if below >= 0 else (-1, -1)
+
+
+@dataclass
+class FakeTopic:
+    topic_id: bytes = uuids.ZERO
+    partitions: dict[int, FakePartition] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+Script = Callable[["FakeBroker", registry.Api, int, Any], Awaitable[Any]]
+"""Returns a response, raw bytes to send as they are, CLOSE, SILENCE, or None for the normal answer."""
+CLOSE = object()
+SILENCE = object()
+
+
+@dataclass
+class Seen:
+    api: str
+    version: int
+    message: Any
+    at_s: float
+
+
+class FakeBroker:
+    def __init__(self, cluster: FakeCluster, node_id: int, versions: Ranges) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.host = f"broker-{node_id}"
+        self.port = 9000 + node_id
+        self.versions = versions
+        self.up = True
+        self.script: Script | None = None
+        self.seen: list[Seen] = []
+        self.dialed_at_s: list[float] = []
+        self.streams: list[trio.StapledStream] = []  # type: ignore[type-arg]
+        self.sessions: dict[int, dict[tuple[str, int], Any]] = {}
+        self.session_epochs: dict[int, int] = {}
+        self._next_session = 100 * node_id
+
+    def requests(self, api: str) -> list[Any]:
+        return [seen.message for seen in self.seen if seen.api == api]
+
+    def kill(self) -> None:
+        self.up = False
+        self.drop()
+
+    def drop(self) -> None:
+        """Every open connection ends."""
+        for stream in self.streams:
+            StreamTransport(stream).close()
+        self.streams.clear()
+
+    async def serve(self, stream: trio.StapledStream) -> None:  # type: ignore[type-arg]
+        try:
+            while True:
+                head = await _exactly(stream, 4)
+                frame = await _exactly(stream, int.from_bytes(head, "big"))
+                if not await self._answer(stream, frame):
+                    return
+        except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError):
+            return
+
+    async def _answer(self, stream: Any, frame: bytes) -> bool:
+        header, at = frames.parse_request_header(frame)
+        api = registry.by_key[header.api_key]
+        low, high = self.versions.get(api.name, (0, -1))
+        version = header.api_version
+        if not low <= version <= high:
+            assert api.name == "ApiVersions", f"{api.name} v{version} was never offered"
+            response: Any = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+            if high >= 3:
+                response.api_keys = [ApiVersion(api_key=api.key, min_version=low, max_version=high)]
+            version = 0
+        else:
+            message = decode(api.request, frame, version, offset=at, exact=True)
+            self.seen.append(Seen(api.name, version, message, trio.current_time()))
+            response = await self.script(self, api, version, message) if self.script is not None else None
+            if response is None:
+                response = await getattr(self, f"on_{api.module}")(message, version)
+        if response is CLOSE:
+            StreamTransport(stream).close()
+            return False
+        if response is SILENCE:
+            await trio.sleep_forever()
+        if isinstance(response, bytes):
+            await stream.send_all(response)
+            return True
+        pieces = frames.response_frame(api, version, header.correlation_id, response)
+        await stream.send_all(b"".join(bytes(piece) for piece in pieces))
+        return True
+
+    async def on_api_versions(self, _message: Any, _version: int) -> ApiVersionsResponse:
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=registry.by_name[name].key, min_version=low, max_version=high)
+                for name, (low, high) in self.versions.items()
+            ]
+        )
+
+    async def on_metadata(self, message: Any, version: int) -> MetadataResponse:
+        cluster = self.cluster
+        names = list(cluster.topics) if message.topics is None else [topic.name for topic in message.topics]
+        response = MetadataResponse(
+            cluster_id=cluster.cluster_id,
+            controller_id=self.node_id,
+            brokers=[
+                MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in cluster.brokers.values()
+                if broker.up
+            ],
+        )
+        for name in names:
+            topic = cluster.topics.get(name)
+            if topic is None:
+                response.topics.append(
+                    MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                )
+                continue
+            response.topics.append(
+                MetadataResponseTopic(
+                    name=name,
+                    topic_id=topic.topic_id if version >= 10 else uuids.ZERO,
+                    is_internal=topic.internal,
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=index,
+                            leader_id=part.leader,
+                            leader_epoch=part.leader_epoch if version >= 7 else -1,
+                            replica_nodes=[part.leader],
+                            isr_nodes=[part.leader],
+                        )
+                        for index, part in topic.partitions.items()
+                    ],
+                )
+            )
+        return response
+
+    def check(self, name: str | None, index: int, current_leader_epoch: int) -> tuple[int, FakePartition | None]:
+        topic = self.cluster.topics.get(name) if name is not None else None
+        part = topic.partitions.get(index) if topic is not None else None
+        if part is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        if part.error_code:
+            return part.error_code, part
+        if current_leader_epoch >= 0 and current_leader_epoch < part.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH, part
+        if current_leader_epoch > part.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH, part
+        if part.leader != self.node_id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, part
+        return ErrorCode.NONE, part
+
+    async def on_list_offsets(self, message: Any, _version: int) -> ListOffsetsResponse:
+        response = ListOffsetsResponse()
+        for topic in message.topics:
+            result = ListOffsetsTopicResponse(name=topic.name)
+            response.topics.append(result)
+            for asked in topic.partitions:
+                code, part = self.check(topic.name, asked.partition_index, asked.current_leader_epoch)
+                row = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
+                if not code and part is not None:
+                    row.offset = part.log_start if asked.timestamp == -2 else part.end if asked.timestamp == -1 else -1
+                result.partitions.append(row)
+        return response
+
+    async def on_offset_for_leader_epoch(self, message: Any, _version: int) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in message.topics:
+            result = OffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(result)
+            for asked in topic.partitions:
+                code, part = self.check(topic.topic, asked.partition, asked.current_leader_epoch)
+                epoch, end = (-1, -1) if code or part is None else part.epoch_end(asked.leader_epoch)
+                result.partitions.append(
+                    OffsetForLeaderEpochEndOffset(
+                        partition=asked.partition, error_code=code, leader_epoch=epoch, end_offset=end
+                    )
+                )
+        return response
+
+    async def on_describe_configs(self, message: Any, version: int) -> DescribeConfigsResponse:
+        response = DescribeConfigsResponse()
+        for resource in message.resources:
+            topic = self.cluster.topics.get(resource.resource_name)
+            result = DescribeConfigsResult(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else 0,
+            )
+            for name, value in (topic.configs if topic is not None else {}).items():
+                result.configs.append(DescribeConfigsResourceResult(name=name, value=value, config_source=1))
+            result.configs.append(
+                DescribeConfigsResourceResult(name="retention.ms", value="604800000", config_source=5)
+            )
+            response.results.append(result)
+        return response
+
+    # --- Fetch
+
+    async def on_fetch(self, message: Any, version: int) -> FetchResponse:
+        wanted, refusal, session_id = self._session(message, version)
+        if refusal:
+            return FetchResponse(error_code=refusal)
+        full = message.session_epoch <= 0
+        with trio.move_on_after(message.max_wait_ms / 1000):
+            while True:
+                response = self._read(wanted, message, version, full=full)
+                parts = [part for topic in response.responses for part in topic.partitions]
+                if any(part.error_code or len(part.records) for part in parts) or not message.max_wait_ms:
+                    break
+                await self.cluster.changed.wait()
+        response.session_id = session_id
+        return response
+
+    def _session(self, message: Any, version: int) -> tuple[dict[tuple[str, int], Any], int, int]:
+        names = {topic.topic_id: name for name, topic in self.cluster.topics.items()}
+
+        def name_of(topic: Any) -> str:
+            return names.get(topic.topic_id, topic.topic_id.hex()) if version >= 13 else topic.topic
+
+        def flat(topics: list[Any]) -> dict[tuple[str, int], Any]:
+            return {(name_of(topic), part.partition): part for topic in topics for part in topic.partitions}
+
+        if message.session_epoch == -1:
+            self.sessions.pop(message.session_id, None)
+            return flat(message.topics), 0, 0
+        if message.session_epoch == 0:
+            self.sessions.pop(message.session_id, None)
+            self._next_session += 1
+            self.sessions[self._next_session] = flat(message.topics)
+            self.session_epochs[self._next_session] = 1
+            return self.sessions[self._next_session], 0, self._next_session
+        held = self.sessions.get(message.session_id)
+        if held is None:
+            return {}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0
+        if self.session_epochs[message.session_id] != message.session_epoch:
+            return {}, ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0
+        self.session_epochs[message.session_id] += 1
+        for topic in message.forgotten_topics_data:
+            for index in topic.partitions:
+                held.pop((name_of(topic), index), None)
+        held.update(flat(message.topics))
+        return held, 0, message.session_id
+
+    def _read(self, wanted: dict[tuple[str, int], Any], message: Any, version: int, *, full: bool) -> FetchResponse:
+        response = FetchResponse()
+        topics: dict[str, FetchableTopicResponse] = {}
+        left = message.max_bytes
+        for (name, index), asked in wanted.items():
+            code, part = self.check(name, index, asked.current_leader_epoch)
+            data = PartitionData(partition_index=index, error_code=code)
+            if version >= 13 and name not in self.cluster.topics:
+                data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif not code and part is not None:
+                data.high_watermark = data.last_stable_offset = part.end
+                data.log_start_offset = part.log_start
+                if not part.log_start <= asked.fetch_offset <= part.end:
+                    data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                    data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
+                elif left > 0:
+                    data.records = part.read(asked.fetch_offset, min(left, asked.partition_max_bytes))
+                    left -= len(data.records)
+            elif code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and part and version >= 12:
+                data.current_leader = FetchLeaderIdAndEpoch(leader_id=part.leader, leader_epoch=part.leader_epoch)
+            if full or data.error_code or len(data.records):
+                topic = topics.get(name)
+                if topic is None:
+                    topic = topics[name] = (
+                        FetchableTopicResponse(topic_id=self._id_of(name))
+                        if version >= 13
+                        else FetchableTopicResponse(topic=name)
+                    )
+                    response.responses.append(topic)
+                topic.partitions.append(data)
+        return response
+
+    def _id_of(self, name: str) -> bytes:
+        topic = self.cluster.topics.get(name)
+        return topic.topic_id if topic is not None else bytes.fromhex(name)
+
+
+async def _exactly(stream: Any, size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        part = await stream.receive_some(size_bytes - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+class FakeCluster:
+    """`dialer` connects to the brokers; connections are served in the nursery handed in."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        brokers: int = 1,
+        versions: Ranges = KAFKA_4_4_0,
+        cluster_id: str = "source-cluster",
+    ) -> None:
+        self.nursery = nursery
+        self.cluster_id = cluster_id
+        self.topics: dict[str, FakeTopic] = {}
+        self.brokers = {node: FakeBroker(self, node, versions) for node in range(1, brokers + 1)}
+        self.changed = trio.Event()
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [f"{broker.host}:{broker.port}" for broker in self.brokers.values()]
+
+    def topic(self, name: str, partitions: int = 1, *, topic_id: bytes | None = None) -> FakeTopic:
+        topic = FakeTopic(topic_id=topic_id if topic_id is not None else uuids.random_id())
+        leaders = list(self.brokers)
+        topic.partitions = {index: FakePartition(leader=leaders[index % len(leaders)]) for index in range(partitions)}
+        self.topics[name] = topic
+        return topic
+
+    def touch(self) -> None:
+        """Something changed: parked fetches look again."""
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+    async def dialer(self, host: str, port: int) -> StreamTransport:
+        await trio.lowlevel.checkpoint()
+        for broker in self.brokers.values():
+            if (broker.host, broker.port) == (host, port):
+                broker.dialed_at_s.append(trio.current_time())
+                if not broker.up:
+                    break
+                ours, theirs = trio.testing.memory_stream_pair()
+                broker.streams.append(theirs)
+                self.nursery.start_soon(broker.serve, theirs)
+                return StreamTransport(ours)
+        raise PeerUnreachable(f"cannot connect to {host}:{port} (refused)")
