@@ -69,3 +69,20 @@ class DescribedMirrorPartition:
     last_mirror_offset: Int64 = -1
     # of PREPARING: LOG_ALIGNMENT, EPOCH_FENCING or ULE_RECOVERY
     phase: String | None = None
+    # ours: ranges of offsets that the source no longer had when they were asked for
+    gaps: list[MirrorGap] = field(tag=0)
+    # ours: attempts before it is given up; -1: unknown
+    retry_max: Int16 = field(tag=1, default=-1)
+    # ours: when the next attempt is due, ms since 1970; -1: none is
+    retry_next_at_ms: Int64 = field(tag=2, default=-1)
+    # ours: the partition's leader epoch here
+    leader_epoch: Int32 = field(tag=3, default=-1)
+
+
+@struct
+class MirrorGap:
+    from_offset: Int64 = 0
+    # exclusive
+    to_offset: Int64 = 0
+    # when it was found, ms since 1970
+    at_ms: Int64 = 0

@@ -20,6 +20,8 @@ class StartMirrorTopicsRequest:
     exclude_patterns: list[String] = field(tag=1)
     # cut local records that the source does not have
     replace: Bool = field(tag=2)
+    # where a topic that was never copied begins: a timestamp in ms, -1 latest, -2 earliest (as in ListOffsets); ours
+    start_from: Int64 = field(tag=3, default=-2)
 
 
 @struct
