@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import trio
@@ -22,9 +23,10 @@ from kmirror.protocol import mirror_numbers
 from kmirror.protocol.api import create_cluster_mirror, describe_configs, start_mirror_topics, stop_mirror_topics
 from kmirror.protocol.api.delete_cluster_mirror import DeleteClusterMirrorRequest
 from kmirror.protocol.api.list_cluster_mirrors import ListClusterMirrorsRequest
-from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopicsRequest, PauseMirrorTopicsTopic
-from kmirror.protocol.api.resume_mirror_topics import ResumeMirrorTopicsRequest, ResumeMirrorTopicsTopic
+from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopic, PauseMirrorTopicsRequest
+from kmirror.protocol.api.resume_mirror_topics import ResumeMirrorTopic, ResumeMirrorTopicsRequest
 from kmirror.protocol.errors import ErrorCode
+from kmirror.source.calls import EARLIEST, LATEST
 from kmirror.source.cluster import Cluster
 
 ANSWER_MARGIN_MS = 30_000
@@ -57,8 +59,7 @@ async def create(cluster: Cluster, name: str, configs: dict[str, str], source: C
     request = create_cluster_mirror.CreateClusterMirrorRequest(
         mirror_name=name,
         configs=[
-            create_cluster_mirror.CreateClusterMirrorConfig(name=key, value=value)
-            for key, value in sorted(configs.items())
+            create_cluster_mirror.ClusterMirrorConfig(name=key, value=value) for key, value in sorted(configs.items())
         ],
     )
     response = await cluster.request(request)
@@ -117,15 +118,15 @@ async def start(
     request = start_mirror_topics.StartMirrorTopicsRequest(
         mirror_name=name,
         topics=[
-            start_mirror_topics.StartMirrorTopicsTopic(
+            start_mirror_topics.StartMirrorTopic(
                 topic_id=topic.topic_id, topic_name=topic.name, num_partitions=topic.partition_count
             )
             for topic in found.topics
         ],
         include_patterns=found.patterns,
         replace=replace,
+        start_from=start_point(start_from),
     )
-    _set_start(request, start_from)
     response = await cluster.request(request, timeout_ms=ANSWER_MARGIN_MS + int(waiting.timeout_s * 1000))
     accepted = _accepted(response, outcome, f"mirror {name}: topics were not started")
     if not accepted:
@@ -135,18 +136,18 @@ async def start(
     return await _finish(cluster, name, accepted, "MIRRORING", "Started", waiting, outcome)
 
 
-def _set_start(request: Any, start_from: str | None) -> None:
-    """`earliest`, `latest` or a timestamp (ms, or ISO 8601). Raises BadUsage."""
-    if start_from is None:
-        return
-    from datetime import datetime
-
-    if start_from not in ("earliest", "latest") and not start_from.isdigit():
-        try:
-            start_from = str(int(datetime.fromisoformat(start_from).timestamp() * 1000))
-        except ValueError as error:
-            raise BadUsage(f"--from {start_from} is neither earliest, latest nor a time") from error
-    request.start_from = start_from
+def start_point(text: str | None) -> int:
+    """`earliest`, `latest` or a time (ms since 1970, or ISO 8601), as ListOffsets names them. Raises BadUsage."""
+    if text is None or text == "earliest":
+        return EARLIEST
+    if text == "latest":
+        return LATEST
+    if text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError as error:
+        raise BadUsage(f"--from {text} is neither earliest, latest nor a time") from error
 
 
 async def _excluded(cluster: Cluster, name: str) -> list[str]:
@@ -166,7 +167,7 @@ async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waitin
     names, _ = await _own_topics(cluster, name, items)
     request = stop_mirror_topics.StopMirrorTopicsRequest(
         mirror_name=name,
-        topics=[stop_mirror_topics.StopMirrorTopicsTopic(topic_name=topic) for topic in names],
+        topics=[stop_mirror_topics.StopMirrorTopic(topic_name=topic) for topic in names],
         patterns=[item for item in items if is_pattern(item)],
     )
     response = await cluster.request(request, timeout_ms=ANSWER_MARGIN_MS + int(waiting.timeout_s * 1000))
@@ -202,7 +203,7 @@ def _or_none(number: int) -> int | None:
 
 async def pause(cluster: Cluster, name: str, items: list[str], *, waiting: Waiting) -> Outcome:
     names, _ = await _own_topics(cluster, name, items)
-    topics = [PauseMirrorTopicsTopic(topic_name=topic) for topic in names]
+    topics = [PauseMirrorTopic(topic_name=topic) for topic in names]
     response = await cluster.request(PauseMirrorTopicsRequest(mirror_name=name, topics=topics))
     outcome = Outcome()
     accepted = _accepted(response, outcome, f"mirror {name}: topics were not paused")
@@ -211,7 +212,7 @@ async def pause(cluster: Cluster, name: str, items: list[str], *, waiting: Waiti
 
 async def resume(cluster: Cluster, name: str, items: list[str], *, waiting: Waiting) -> Outcome:
     names, _ = await _own_topics(cluster, name, items)
-    topics = [ResumeMirrorTopicsTopic(topic_name=topic) for topic in names]
+    topics = [ResumeMirrorTopic(topic_name=topic) for topic in names]
     response = await cluster.request(ResumeMirrorTopicsRequest(mirror_name=name, topics=topics))
     outcome = Outcome()
     accepted = _accepted(response, outcome, f"mirror {name}: topics were not resumed")

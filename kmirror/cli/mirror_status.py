@@ -17,7 +17,7 @@ import trio
 from kmirror.cli.display import print_table
 from kmirror.cli.failure import Failure
 from kmirror.cli.session import check
-from kmirror.protocol.api.describe_cluster_mirrors import DescribeClusterMirrorsRequest
+from kmirror.protocol.api.describe_cluster_mirrors import DescribeClusterMirrorsRequest, DescribedMirrorPartition
 from kmirror.source.cluster import Cluster
 
 Row = dict[str, Any]
@@ -54,9 +54,8 @@ async def describe(cluster: Cluster, name: str | None = None) -> list[Descriptio
             f"mirror {mirror.mirror_name} cannot be described",
             next_step="List what there is with: kmirror mirror list",
         )
-        epochs = await _leader_epochs(cluster, [topic.topic_name for topic in mirror.topics])
         rows = [
-            _row(mirror.mirror_name, topic.topic_name, partition, epochs)
+            _row(mirror.mirror_name, topic.topic_name, partition)
             for topic in sorted(mirror.topics, key=lambda topic: topic.topic_name)
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ]
@@ -74,23 +73,11 @@ async def describe_one(cluster: Cluster, name: str) -> Description:
     return found[0]
 
 
-async def _leader_epochs(cluster: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-    if not topics:
-        return {}
-    response = await cluster.metadata(topics)
-    return {
-        (topic.name, partition.partition_index): partition.leader_epoch
-        for topic in response.topics
-        for partition in topic.partitions
-        if partition.leader_epoch >= 0
-    }
-
-
 def _known(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _row(mirror: str, topic: str, partition: Any, epochs: dict[tuple[str, int], int]) -> Row:
+def _row(mirror: str, topic: str, partition: DescribedMirrorPartition) -> Row:
     stopped = partition.state_value == "STOPPED"
     source = None if stopped else _known(partition.source_offset)
     destination = _known(partition.destination_offset)
@@ -104,7 +91,7 @@ def _row(mirror: str, topic: str, partition: Any, epochs: dict[tuple[str, int], 
         "source_offset": source,
         "destination_offset": destination,
         "lag": lag,
-        "leader_epoch": epochs.get((topic, partition.partition_index)),
+        "leader_epoch": _known(partition.leader_epoch),
         "last_mirror_epoch": _known(partition.last_mirror_epoch),
         "last_mirror_offset": _known(partition.last_mirror_offset),
         "gaps": _gaps(partition),
@@ -113,19 +100,19 @@ def _row(mirror: str, topic: str, partition: Any, epochs: dict[tuple[str, int], 
     }
 
 
-def _gaps(partition: Any) -> list[Row]:
-    gaps = getattr(partition, "gaps", None) or []
-    return [{"from": gap.from_offset, "to": gap.to_offset, "at": iso_time(gap.at_ms)} for gap in gaps]
+def _gaps(partition: DescribedMirrorPartition) -> list[Row]:
+    return [{"from": gap.from_offset, "to": gap.to_offset, "at": iso_time(gap.at_ms)} for gap in partition.gaps]
 
 
-def _retry(partition: Any) -> Row | None:
-    if partition.state_value != "FAILED" and not partition.retry_attempt:
+def _retry(partition: DescribedMirrorPartition) -> Row | None:
+    """Null unless the partition has failed, or is being tried again."""
+    if partition.state_value != "FAILED" and partition.retry_attempt <= 0:
         return None
-    next_at_ms = getattr(partition, "retry_next_at_ms", -1)
+    next_at_ms = partition.retry_next_at_ms
     return {
         "attempt": _known(partition.retry_attempt),
-        "max": _known(getattr(partition, "retry_max", -1)),
-        "next_at": iso_time(next_at_ms) if next_at_ms is not None and next_at_ms >= 0 else None,
+        "max": _known(partition.retry_max),
+        "next_at": iso_time(next_at_ms) if next_at_ms >= 0 else None,
         "retryable": partition.retry_attempt >= 0,
     }
 
