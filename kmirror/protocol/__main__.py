@@ -1,4 +1,4 @@
-"""`python -m kmirror.protocol show Fetch 12`: the generated source of an API's request and response, both directions."""
+"""`python -m kmirror.protocol show Fetch 12`: the generated source of a request and its response, both directions."""
 
 from __future__ import annotations
 

@@ -252,10 +252,20 @@ def _build(cls: type[T], kind: str, key: int | None, versions: str, flexible: st
     for name in ("__dict__", "__weakref__"):
         namespace.pop(name, None)
     namespace["__slots__"] = tuple(specs)
-    namespace["__init__"] = _make_init(cls, specs)
+    namespace["__init__"] = _lazy_init(cls, specs)
     namespace["__declaration__"] = _Declaration(kind, key, versions, flexible, specs)
     built: Any = type(cls.__name__, (Message,), namespace)
     return built  # type: ignore[no-any-return]
+
+
+def _lazy_init(cls: type[Any], specs: dict[str, tuple[str, _FieldSpec]]) -> Callable[..., None]:
+    """An `__init__` that replaces itself by a generated one when it is first called: importing costs nothing."""
+
+    def init(self: Any, **values: Any) -> None:
+        type(self).__init__ = generated = _make_init(cls, specs)
+        generated(self, **values)
+
+    return init
 
 
 def _make_init(cls: type[Any], specs: dict[str, tuple[str, _FieldSpec]]) -> Callable[..., None]:
