@@ -95,12 +95,12 @@ def alter(session: Session, kind: str, name: str, settings: tuple[str, ...], rem
 
     async def body(cluster: Cluster) -> Any:
         configs = [
-            incremental_alter_configs.AlterableConfig(
+            incremental_alter_configs.IncrementalAlterableConfig(
                 name=key, config_operation=DELETE if value is None else SET, value=value
             )
             for key, value in changes.items()
         ]
-        resource = incremental_alter_configs.AlterConfigsResource(
+        resource = incremental_alter_configs.IncrementalAlterConfigsResource(
             resource_type=RESOURCE_TYPES[kind], resource_name=name, configs=configs
         )
         request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])

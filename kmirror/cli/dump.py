@@ -127,10 +127,10 @@ def batch_line(row: Row) -> str:
 
 def record_line(record: Row) -> str:
     if "control" in record:
-        epoch = record.get("coordinator_epoch")
-        detail = f"coordinator-epoch={epoch}" if epoch is not None else f"value={record.get('value')}"
         kind = f"END_TXN {record['control']}" if record["control"] in ("ABORT", "COMMIT") else record["control"]
-        return f"{record['offset']} {kind} {detail}"
+        decoded = record.get("decoded") or {}
+        detail = _decoded({name: value for name, value in decoded.items() if name != "type"})
+        return f"{record['offset']} {kind} value={record['value']} {detail}".rstrip()
     if record.get("decoded") is not None:
         return f"{record['offset']} {_decoded(record['decoded'])}"
     parts = [str(record["offset"]), _time(record["timestamp"])]

@@ -170,16 +170,14 @@ def record_row(record: Record, header: BatchHeader, decode: internal_records.Dec
 
 
 def control_row(record: Record) -> Row:
-    """The type of a control record, and the coordinator's epoch of one that ends a transaction."""
+    """The type of a control record and its value, such as the coordinator's epoch of a marker."""
     key, value = record.key or b"", record.value or b""
     if len(key) < 4:
         return {"control": "UNKNOWN", "key": readable(record.key), "value": readable(record.value)}
     type_id = int.from_bytes(key[2:4], "big", signed=True)
     row: Row = {"control": CONTROL_TYPES.get(type_id, f"TYPE_{type_id}"), "version": int.from_bytes(key[:2], "big")}
-    if type_id in (0, 1) and len(value) >= 6:
-        row["coordinator_epoch"] = int.from_bytes(value[2:6], "big", signed=True)
-    else:
-        row["value"] = "0x" + value.hex()
+    row["value"] = "0x" + value.hex()
+    row["decoded"] = internal_records.control_value(type_id, value)
     return row
 
 

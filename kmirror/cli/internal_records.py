@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -30,11 +29,20 @@ def _metadata(_key: bytes | None, value: bytes | None) -> Any:
 def _mirror_state(key: bytes | None, value: bytes | None) -> Any:
     from kmirror.protocol.internal import mirror_state
 
-    typed_key = mirror_state.decode_key(key) if key is not None else None
-    return {
-        "key": plain(typed_key),
-        "value": None if value is None else plain(mirror_state.decode_value(typed_key, value)),
-    }
+    if key is None:
+        return None
+    try:
+        typed_key = mirror_state.decode_key(key)
+        return {"key": plain(typed_key), "value": plain(mirror_state.decode_value(typed_key, value))}
+    except KmirrorError as error:
+        return {"error": str(error)}
+
+
+def control_value(type_id: int, value: bytes | None) -> Any:
+    """The value of a control record, field by field; what cannot be decoded as `error`."""
+    from kmirror.protocol.internal import control
+
+    return _guarded(lambda data: control.decode_control_value(type_id, data), value)
 
 
 def _guarded(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
@@ -48,8 +56,8 @@ def _guarded(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
 
 def plain(value: Any) -> Any:
     """Typed records as dicts with a `type`; ids (16 bytes) in their text form."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if type(value).__module__.startswith("kmirror.protocol.") and not isinstance(value, Enum):
+        fields = {name: plain(getattr(value, name)) for name in type(value).__slots__}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Enum):
         return value.name
