@@ -1,0 +1,190 @@
+"""The data directory around the logs: lock, identity, checkpoints, names of partition directories, deletions. L3.
+
+What may live here: everything about a data directory that is not inside one log. What must hold: whoever finds the
+directory after a crash can tell which partition directories are alive (their topic id is in the metadata log), which
+may go (`-delete`) and which nobody knows (`-stray`, kept for a person to look at).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kmirror.broker.config import BrokerConfig
+from kmirror.errors import ConfigError, CorruptData
+from kmirror.limits import MAX_FILE_NAME_LENGTH
+from kmirror.protocol import uuids
+from kmirror.storage import checkpoints
+from kmirror.storage.checkpoints import TopicPartition
+from kmirror.storage.filesystem import FileSystem, Lock
+
+log = logging.getLogger("kmirror.broker")
+
+META_VERSION = "1"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+
+
+@dataclass(slots=True)
+class Identity:
+    """`meta.properties`: cluster id (22 characters), node id, directory id (16 bytes)."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+class DataDirectory:
+    """Locked, identified, checkpoints read, the mark of a clean stop taken. Raises StorageError, ConfigError."""
+
+    def __init__(self, fs: FileSystem, path: str, config: BrokerConfig) -> None:
+        self.fs = fs
+        self.path = path.rstrip("/") or "/"
+        fs.make_dirs(self.path)
+        self._lock: Lock | None = fs.lock(f"{self.path}/{checkpoints.LOCK_FILE}")
+        try:
+            self.identity, self.is_new = self._identify(config)
+            self.clean = checkpoints.take_clean_shutdown(fs, self.path) or self.is_new
+            self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT_FILE)
+            self.log_starts = self._offsets(checkpoints.LOG_START_FILE)
+        except BaseException:
+            self.release()
+            raise
+        self._to_remove: list[tuple[int, str]] = []
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _identify(self, config: BrokerConfig) -> tuple[Identity, bool]:
+        path = f"{self.path}/{checkpoints.META_PROPERTIES_FILE}"
+        try:
+            found = checkpoints.read_properties(self.fs, path)
+        except FileNotFoundError:
+            identity = Identity(uuids.to_text(uuids.random_id()), config.node_id, uuids.random_id())
+            checkpoints.write_properties(
+                self.fs,
+                path,
+                {
+                    "version": META_VERSION,
+                    "cluster.id": identity.cluster_id,
+                    "node.id": str(identity.node_id),
+                    "directory.id": uuids.to_text(identity.directory_id),
+                },
+            )
+            return identity, True
+        if found.get("version") != META_VERSION:
+            raise ConfigError(
+                f"{path} has version {found.get('version')}, this kmirror reads version {META_VERSION}: "
+                "it was written by another release or by Kafka with ZooKeeper"
+            )
+        try:
+            identity = Identity(found["cluster.id"], int(found["node.id"]), uuids.from_text(found["directory.id"]))
+        except (KeyError, ValueError) as error:
+            raise CorruptData(f"{path} lacks a usable cluster.id, node.id or directory.id: {error}") from error
+        if "node.id" in config.explicit and identity.node_id != config.node_id:
+            raise ConfigError(f"{path} belongs to node {identity.node_id}, but node.id={config.node_id}")
+        return identity, False
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A damaged checkpoint costs a longer recovery, not the start: the logs themselves know better."""
+        try:
+            return checkpoints.read_offsets(self.fs, f"{self.path}/{name}")
+        except CorruptData as error:
+            log.warning("%s; recovering without it", error)
+            self.clean = False
+            return {}
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
+        if offsets != self.recovery_points:
+            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.RECOVERY_POINT_FILE}", offsets)
+            self.recovery_points = offsets
+
+    def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
+        if offsets != self.log_starts:
+            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.LOG_START_FILE}", offsets)
+            self.log_starts = offsets
+
+    def mark_clean(self) -> None:
+        checkpoints.write_clean_shutdown(self.fs, self.path)
+
+    # -- partition directories -----------------------------------------------------------------------------------
+
+    def partition_path(self, topic: str, index: int) -> str:
+        return f"{self.path}/{topic}-{index}"
+
+    def claim(self, topic: str, index: int, topic_id: bytes, removed_ids: set[bytes], now_ms: int) -> str:
+        """The directory for this partition, made if it is not there; one of another topic id is moved out of the way.
+
+        Raises StorageError.
+        """
+        path = self.partition_path(topic, index)
+        if self.fs.exists(path):
+            found = self._topic_id_of(path)
+            if found == topic_id:
+                return path
+            if found is not None or self.fs.list_dir(path):
+                self._set_aside(path, topic, index, removed=found in removed_ids, now_ms=now_ms)
+        self.fs.make_dirs(path)
+        checkpoints.write_partition_metadata(self.fs, path, uuids.to_text(topic_id))
+        return path
+
+    def _topic_id_of(self, path: str) -> bytes | None:
+        try:
+            text = checkpoints.read_partition_metadata(self.fs, path)
+            return None if text is None else uuids.from_text(text)
+        except (CorruptData, ValueError):
+            return None
+
+    def _set_aside(self, path: str, topic: str, index: int, *, removed: bool, now_ms: int) -> None:
+        if removed:
+            self.discard(topic, index, now_ms)
+            return
+        target = self._renamed(topic, index, STRAY_SUFFIX)
+        log.warning("%s belongs to no topic this cluster knows: kept as %s", path, target)
+        self.fs.rename(path, target)
+        self.fs.sync_dir(self.path)
+
+    def discard(self, topic: str, index: int, due_ms: int) -> None:
+        """Rename a deleted partition's directory, durably, and remove it at `due_ms` (monotonic) or later."""
+        path = self.partition_path(topic, index)
+        if not self.fs.exists(path):
+            return
+        target = self._renamed(topic, index, DELETE_SUFFIX)
+        self.fs.rename(path, target)
+        self.fs.sync_dir(self.path)
+        self._to_remove.append((due_ms, target))
+
+    def _renamed(self, topic: str, index: int, suffix: str) -> str:
+        """`topic-index.<32 hex digits><suffix>`, the topic cut so that the name fits (UnifiedLog.logDeleteDirName)."""
+        tail = f"-{index}.{uuids.random_id().hex()}{suffix}"
+        return f"{self.path}/{topic[: MAX_FILE_NAME_LENGTH - len(tail)]}{tail}"
+
+    def find_leftovers(self, live: set[str], removed_ids: set[bytes], now_ms: int) -> None:
+        """At start: partition directories whose deletion was interrupted go on being deleted; unknown ones stay."""
+        for name in self.fs.list_dir(self.path):
+            path = f"{self.path}/{name}"
+            if name.endswith(DELETE_SUFFIX):
+                self._to_remove.append((now_ms, path))
+            elif name not in live and not name.endswith(STRAY_SUFFIX):
+                topic, dash, index = name.rpartition("-")
+                if not dash or not index.isdigit():
+                    continue
+                if self._topic_id_of(path) in removed_ids:
+                    self.discard(topic, int(index), now_ms)
+                elif self.fs.exists(f"{path}/{checkpoints.PARTITION_METADATA_FILE}"):
+                    log.warning("%s belongs to no topic this cluster knows and is left alone", path)
+
+    def remove_due(self, now_ms: int) -> None:
+        """Remove the directories whose time has come."""
+        due = [path for at, path in self._to_remove if at <= now_ms]
+        if due:
+            self._to_remove = [item for item in self._to_remove if item[0] > now_ms]
+            for path in due:
+                self.fs.remove_tree(path)
+
+    def next_removal_ms(self) -> int | None:
+        return min((at for at, _path in self._to_remove), default=None)

@@ -1,0 +1,80 @@
+"""When bytes count as written: the flush port, and its inline implementation for tests and the simulator.
+
+L3 never syncs a file while it serves: it says that a log is dirty, and somebody (the commit thread of L4, or
+`InlineFlush`) runs `begin_flush` on the loop, `sync` wherever it likes, `finish_flush` on the loop, and then calls
+back. Rounds may cover any number of logs.
+
+What must hold: a callback runs on the loop after the flush that covers everything appended before `dirty` was called
+(or after the log was cut). A sync that fails is never tried again; the port reports it to `fatal` and calls nobody
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kmirror.errors import DiskFailure
+from kmirror.limits import MAX_INLINE_FLUSH_ROUNDS
+from kmirror.storage.log import Log
+
+Done = Callable[[], None]
+
+
+class FlushPort(Protocol):
+    def dirty(self, log: Log, done: Done) -> None:
+        """Flush `log` in the next round, then call `done`. The same `done` asked twice for one round runs once."""
+        ...
+
+
+def flush_now(log: Log) -> None:
+    """One flush on the caller's thread: for start, close and nothing else. Raises DiskFailure."""
+    ticket = log.begin_flush()
+    if ticket is not None:
+        ticket.sync()
+        log.finish_flush(ticket)
+
+
+class InlineFlush:
+    """A flush port without threads. Rounds run in `run()`, or inside `dirty` itself when `at_once` is set."""
+
+    def __init__(self, *, at_once: bool = False, fatal: Callable[[BaseException], None] | None = None) -> None:
+        self.at_once = at_once
+        self.fatal = fatal
+        self.failed = False
+        self._waiting: dict[int, tuple[Log, list[Done]]] = {}
+        self._running = False
+
+    def dirty(self, log: Log, done: Done) -> None:
+        entry = self._waiting.setdefault(id(log), (log, []))
+        if done not in entry[1]:
+            entry[1].append(done)
+        if self.at_once and not self._running:
+            self.run()
+
+    def run(self) -> None:
+        """Rounds until nothing is dirty; callbacks may make more. Raises DiskFailure unless `fatal` is set."""
+        self._running = True
+        try:
+            for _ in range(MAX_INLINE_FLUSH_ROUNDS):
+                if not self._waiting or self.failed:
+                    return
+                waiting, self._waiting = self._waiting, {}
+                self._round(list(waiting.values()))
+            raise RuntimeError(f"logs are still dirty after {MAX_INLINE_FLUSH_ROUNDS} rounds")
+        finally:
+            self._running = False
+
+    def _round(self, entries: list[tuple[Log, list[Done]]]) -> None:
+        try:
+            for log, _callbacks in entries:
+                flush_now(log)
+        except DiskFailure as error:
+            self.failed = True
+            if self.fatal is None:
+                raise
+            self.fatal(error)
+            return
+        for _log, callbacks in entries:
+            for done in callbacks:
+                done()

@@ -1,0 +1,476 @@
+"""The world: everything one broker knows and keeps, behind synchronous methods. L3.
+
+What may live here: opening and closing the data directory in the right order, finding topics and partitions, and
+handing each operation to the module that knows its rules (`topic_admin`, `config_admin`, `fetch`, `producer_ids`).
+Nothing here waits: what needs a flush returns a promise.
+
+What must hold: start replays what `commit` replayed; after an unclean stop every writable partition has a new leader
+epoch before anybody is served (a mirrored one keeps its own); data reaches the disk before the checkpoints that say so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kmirror.broker import topic_config
+from kmirror.broker.config import BrokerConfig
+from kmirror.broker.config_admin import ConfigAdmin, ConfigOp
+from kmirror.broker.directory import DataDirectory
+from kmirror.broker.durability import FlushPort, flush_now
+from kmirror.broker.metadata import BROKER_RESOURCE, METADATA_TOPIC, MIRROR_RESOURCE, MetadataImage, TopicState
+from kmirror.broker.partition import Partition, Services
+from kmirror.broker.producer_ids import ProducerIdAllocator
+from kmirror.broker.runtime import RecordCodec, Runtime
+from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin
+from kmirror.broker.topic_config import BrokerLayers, ConfigEntry
+from kmirror.clock import Clock
+from kmirror.effects import Effects, LogId, Promise, StateRecord
+from kmirror.errors import ApiError
+from kmirror.protocol import mirror_numbers as kip
+from kmirror.protocol import uuids
+from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.internal import cluster_metadata as records
+from kmirror.storage.filesystem import FileSystem
+from kmirror.storage.log import Log, LogConfig, LogMode
+
+if TYPE_CHECKING:
+    from kmirror.broker.fetch import FetchSessions
+
+log = logging.getLogger("kmirror.broker")
+
+METADATA_LEADER_EPOCH = 1
+METADATA_LEVEL = 33
+"""metadata.version of Kafka 4.4: the level whose record versions are written."""
+METADATA_BATCH_BYTES = 2**31 - 1
+
+
+class MirrorHooks(Protocol):
+    """What the world asks of mirroring (`kmirror.broker.mirroring.Mirrors`), and tells it."""
+
+    def recovered(self) -> None:
+        """All logs are replayed: set the modes of mirrored partitions, before anybody is served."""
+        ...
+
+    def change_refusal(self, topic_name: str) -> str | None:
+        """Why the topic may not be deleted, grown or trimmed now (a mirror that is not STOPPED), or None."""
+        ...
+
+    def check_configs(self, mirror: str, wanted: Mapping[str, str], changed: set[str]) -> None:
+        """Raises ConfigError or ApiError when `wanted` cannot be the mirror's configuration."""
+        ...
+
+    def config_kind(self, name: str) -> int | None: ...
+
+    def describe_configs(self, mirror: str) -> list[ConfigEntry]: ...
+
+    def configs_changed(self, mirror: str) -> None: ...
+
+    def topic_deleted(self, topic: TopicState) -> None: ...
+
+
+class World:
+    """See the module head. Made by `open`."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: DataDirectory,
+        config: BrokerConfig,
+        clock: Clock,
+        flush: FlushPort,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.static_config = config
+        self.config = config
+        self.clock = clock
+        self.cluster_id = directory.identity.cluster_id
+        self.node_id = directory.identity.node_id
+        self.image = MetadataImage()
+        self.closed = False
+        self._services = Services(flush, clock, fatal)
+        self._metadata = self._metadata_partition()
+        self.runtime = Runtime(clock, self._partition_of)
+        self.runtime.register(METADATA_TOPIC, _METADATA_CODEC, lambda record: self.image.replay(record.value))
+        self.layers = BrokerLayers(config, self.image.default_broker_configs, {})
+        self.topics = TopicAdmin(self)
+        self.configs = ConfigAdmin(self)
+        self.mirrors: Any = None
+        self.producer_ids: ProducerIdAllocator
+        self._fetch_sessions: FetchSessions | None = None
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        config: BrokerConfig,
+        clock: Clock,
+        flush: FlushPort,
+        *,
+        fatal: Callable[[BaseException], None] | None = None,
+        mirrors: Callable[[World], MirrorHooks] | None = None,
+    ) -> World:
+        """Lock, identify, recover, replay. Raises ConfigError, StorageError; the lock is free again then."""
+        data = DataDirectory(fs, directory, config)
+        try:
+            world = cls(fs, data, config, clock, flush, fatal or _nobody_listens)
+            world._start(mirrors or _load_mirrors)
+        except BaseException:
+            data.release()
+            raise
+        return world
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _start(self, mirrors: Callable[[World], MirrorHooks]) -> None:
+        self.runtime.replay_log(METADATA_LOG)
+        if self._metadata.log.log_end_offset == 0:
+            self._write_first_records()
+        for topic in list(self.image.creating.values()):
+            self.publish(topic)
+        self._apply_broker_configs()
+        self.producer_ids = ProducerIdAllocator(
+            self.cluster_id, self.image.next_producer_id, self._take_producer_id_block
+        )
+        live = {f"{topic.name}-{p.index}" for topic in self.image.topics_by_name.values() for p in topic.partitions}
+        self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
+        if not self.directory.clean:
+            self._recover_logs()
+        self.mirrors = mirrors(self)
+        self.mirrors.recovered()
+        if not self.directory.clean:
+            self._raise_epochs()
+
+    def _write_first_records(self) -> None:
+        """A new cluster: its feature levels and this node, flushed before anything refers to them."""
+        first: list[Any] = [
+            records.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_LEVEL),
+            records.FeatureLevelRecord(name=kip.FEATURE, feature_level=kip.FEATURE_MAX_LEVEL),
+            records.RegisterBrokerRecord(
+                broker_id=self.node_id,
+                incarnation_id=uuids.random_id(),
+                broker_epoch=0,
+                rack=self.config.raw("broker.rack"),
+                end_points=[
+                    records.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port)
+                    for listener in self.config.advertised_listeners or self.config.listeners
+                ],
+                features=[
+                    records.BrokerFeature(
+                        name="metadata.version",
+                        min_supported_version=METADATA_LEVEL,
+                        max_supported_version=METADATA_LEVEL,
+                    ),
+                    records.BrokerFeature(
+                        name=kip.FEATURE, min_supported_version=0, max_supported_version=kip.FEATURE_MAX_LEVEL
+                    ),
+                ],
+                fenced=False,
+                log_dirs=[self.directory.identity.directory_id],
+            ),
+        ]
+        self.commit(Effects(records=[StateRecord(METADATA_LOG, None, record) for record in first]))
+        flush_now(self._metadata.log)
+
+    def _recover_logs(self) -> None:
+        """After an unclean stop every log on disk is opened, so that what it says is known and flushed."""
+        for partition in self.partitions():
+            if self.fs.exists(self.directory.partition_path(partition.topic_name, partition.index)):
+                flush_now(partition.log)
+        flush_now(self._metadata.log)
+
+    def _raise_epochs(self) -> None:
+        """Clients may hold offsets that the crash took back: a new epoch makes them ask (KIP-320)."""
+        writable = [
+            (partition, self.image.topics_by_id[partition.topic_id].registrations[partition.index].leader_epoch)
+            for partition in self.partitions()
+            if partition.mode is LogMode.WRITABLE and not partition.internal
+        ]
+        if writable:
+            promises = self.topics.bump_leader_epochs(writable)
+            flush_now(self._metadata.log)
+            for (partition, minimum), _promise in zip(writable, promises, strict=True):
+                partition.set_leader_epoch(minimum + 1)
+
+    # -- logs ----------------------------------------------------------------------------------------------------
+
+    def _metadata_partition(self) -> Partition:
+        config = LogConfig(
+            segment_bytes=self.static_config.integer("metadata.log.segment.bytes"),
+            segment_ms=self.static_config.integer("metadata.log.segment.ms"),
+            max_message_bytes=METADATA_BATCH_BYTES,
+            retention_ms=-1,
+            flush_messages=1,
+        )
+
+        def open_log() -> Log:
+            return self._open_log(METADATA_TOPIC, 0, uuids.METADATA_TOPIC_ID, config)
+
+        return Partition(
+            METADATA_TOPIC,
+            uuids.METADATA_TOPIC_ID,
+            0,
+            METADATA_LEADER_EPOCH,
+            services=self._services,
+            open_log=open_log,
+            internal=True,
+        )
+
+    def make_partitions(self, topic: TopicState, indexes: Iterable[int]) -> list[Partition]:
+        """Partition objects for registered partitions. Their logs open at first use."""
+        return [self._make_partition(topic, index) for index in indexes]
+
+    def _make_partition(self, topic: TopicState, index: int) -> Partition:
+        def open_log() -> Log:
+            config = topic_config.log_config(topic.configs, self.layers)
+            return self._open_log(topic.name, index, topic.topic_id, config)
+
+        return Partition(
+            topic.name,
+            topic.topic_id,
+            index,
+            topic.registrations[index].leader_epoch,
+            services=self._services,
+            open_log=open_log,
+            internal=topic.internal,
+            min_insync_replicas=self._min_insync_replicas(topic),
+        )
+
+    def _open_log(self, name: str, index: int, topic_id: bytes, config: LogConfig) -> Log:
+        now_ms = self.clock.monotonic_ms()
+        path = self.directory.claim(name, index, topic_id, self.image.removed_ids, now_ms)
+        key = (name, index)
+        return Log.open(
+            self.fs,
+            path,
+            config=config,
+            clock=self.clock,
+            clean=self.directory.clean,
+            recovery_point=self.directory.recovery_points.get(key, 0),
+            log_start_offset=self.directory.log_starts.get(key, 0),
+        )
+
+    def _min_insync_replicas(self, topic: TopicState) -> int:
+        return int(topic_config.effective("min.insync.replicas", topic.configs, self.layers)[0] or 1)
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def partition(self, topic_name: str, index: int) -> Partition:
+        """Raises ApiError 3."""
+        topic = self.image.topics_by_name.get(topic_name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
+        return topic.partitions[index]
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """Raises ApiError 100 for an unknown topic id, 3 for an unknown partition."""
+        topic = self.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {uuids.to_text(topic_id)}")
+        if not 0 <= index < len(topic.partitions):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{index}")
+        return topic.partitions[index]
+
+    def partitions(self) -> Iterable[Partition]:
+        """All data and internal partitions, not the metadata log."""
+        for topic in self.image.topics_by_name.values():
+            yield from topic.partitions
+
+    def _partition_of(self, log_id: LogId) -> Partition:
+        if log_id == METADATA_LOG:
+            return self._metadata
+        return self.partition(log_id.topic, log_id.partition)
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def commit(self, effects: Effects) -> bool:
+        """`Runtime.commit`."""
+        return self.runtime.commit(effects)
+
+    def create_topic(self, spec: CreateTopicSpec) -> Promise[TopicState]:
+        return self.topics.create(spec)
+
+    def ensure_topic(self, name: str) -> Promise[TopicState]:
+        return self.topics.ensure(name)
+
+    def delete_topic(self, name: str) -> Promise[None]:
+        return self.topics.delete(name)
+
+    def create_partitions(
+        self, name: str, count: int, assignments: list[list[int]] | None = None, *, validate_only: bool = False
+    ) -> Promise[None]:
+        return self.topics.create_partitions(name, count, assignments, validate_only=validate_only)
+
+    def bump_leader_epoch(self, partition: Partition, minimum: int) -> Promise[int]:
+        return self.topics.bump_leader_epoch(partition, minimum)
+
+    def alter_configs(
+        self, resource_type: int, name: str, ops: list[ConfigOp], *, replace: bool = False, validate_only: bool = False
+    ) -> Promise[None]:
+        return self.configs.alter(resource_type, name, ops, replace=replace, validate_only=validate_only)
+
+    def describe_configs(self, resource_type: int, name: str, keys: Iterable[str] | None = None) -> list[ConfigEntry]:
+        return self.configs.describe(resource_type, name, keys)
+
+    def set_feature(self, name: str, level: int) -> Promise[None]:
+        """Record a feature level; the caller has checked that it is supported."""
+        promise: Promise[None] = Promise()
+        record = records.FeatureLevelRecord(name=name, feature_level=level)
+        self.commit(Effects(records=[StateRecord(METADATA_LOG, None, record)], replies=[(promise, None)]))
+        return promise
+
+    def delete_records(self, topic_name: str, index: int, offset: int) -> int:
+        """Raise the log start to `offset` (-1: high watermark), durably. Returns the low watermark.
+
+        Raises ApiError 1, 3, 17, 44, 145.
+        """
+        partition = self.partition(topic_name, index)
+        self.check_not_mirrored(topic_name)
+        low_watermark = partition.delete_records(offset)
+        self.write_log_starts()
+        return low_watermark
+
+    def check_not_mirrored(self, topic_name: str) -> None:
+        """Raises ApiError 145 while a mirror has the topic and it is not STOPPED."""
+        reason = self.mirrors.change_refusal(topic_name)
+        if reason is not None:
+            raise ApiError(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, reason)
+
+    @property
+    def fetch_sessions(self) -> FetchSessions:
+        if self._fetch_sessions is None:
+            from kmirror.broker.fetch import FetchSessions  # not needed before the first Fetch
+
+            slots = self.config.integer("max.incremental.fetch.session.cache.slots")
+            self._fetch_sessions = FetchSessions(slots, self.clock)
+        return self._fetch_sessions
+
+    # -- called by the modules that decide -----------------------------------------------------------------------
+
+    def publish(self, topic: TopicState) -> None:
+        """The topic's records are on disk."""
+        topic.partitions = self.make_partitions(topic, range(len(topic.registrations)))
+        self.image.publish(topic)
+
+    def withdraw(self, topic: TopicState) -> None:
+        """The topic's removal is on disk: fail whoever waits, let go of the files."""
+        delay_ms = self._delete_delay_ms(topic)
+        for partition in topic.partitions:
+            partition.close_deleted()
+            self.directory.discard(topic.name, partition.index, self.clock.monotonic_ms() + delay_ms)
+        self.mirrors.topic_deleted(topic)
+
+    def _delete_delay_ms(self, topic: TopicState) -> int:
+        return int(topic_config.effective("file.delete.delay.ms", topic.configs, self.layers)[0] or 0)
+
+    def configs_changed(self, resource_type: int, name: str) -> None:
+        if resource_type == MIRROR_RESOURCE:
+            self.mirrors.configs_changed(name)
+            return
+        if resource_type == BROKER_RESOURCE:
+            self._apply_broker_configs()
+        changed = (
+            self.image.topics_by_name.values()
+            if resource_type == BROKER_RESOURCE
+            else [self.image.topics_by_name[name]]
+        )
+        for topic in changed:
+            self._apply_topic_configs(topic)
+
+    def _apply_broker_configs(self) -> None:
+        this_node = self.image.broker_configs.get(str(self.node_id), {})
+        self.layers = BrokerLayers(self.static_config, self.image.default_broker_configs, this_node)
+        self.config = self.layers.effective()
+
+    def _apply_topic_configs(self, topic: TopicState) -> None:
+        config = topic_config.log_config(topic.configs, self.layers)
+        min_insync = self._min_insync_replicas(topic)
+        for partition in topic.partitions:
+            partition.min_insync_replicas = min_insync
+            if partition.opened_log is not None:
+                partition.apply_config(config)
+
+    def _take_producer_id_block(self, end: int) -> Promise[None]:
+        promise: Promise[None] = Promise()
+        record = records.ProducerIdsRecord(broker_id=self.node_id, broker_epoch=0, next_producer_id=end)
+        self.commit(Effects(records=[StateRecord(METADATA_LOG, None, record)], replies=[(promise, None)]))
+        return promise
+
+    # -- time and end --------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Periodic work: due timers, removal of deleted directories."""
+        self.runtime.fire_timers()
+        self.directory.remove_due(self.clock.monotonic_ms())
+
+    def write_checkpoints(self) -> None:
+        """Recovery points and log starts, as Kafka writes them every minute. Raises StorageError."""
+        self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))
+        self.write_log_starts()
+
+    def write_log_starts(self) -> None:
+        self.directory.write_log_starts(self._offsets(self.directory.log_starts, _start))
+
+    def _offsets(self, before: Mapping[tuple[str, int], int], of: Callable[[Log], int]) -> dict[tuple[str, int], int]:
+        """One value per partition: of its log when that is open, else what the last checkpoint said."""
+        offsets: dict[tuple[str, int], int] = {}
+        for partition in (self._metadata, *self.partitions()):
+            key = (partition.topic_name, partition.index)
+            opened = partition.opened_log
+            value = before.get(key, 0) if opened is None else of(opened)
+            if value or opened is not None:
+                offsets[key] = value
+        return offsets
+
+    def close(self, *, clean: bool = True) -> None:
+        """Flush and close every log; `clean` leaves the mark that saves the next start a recovery. DiskFailure."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if clean:
+                for partition in (self._metadata, *self.partitions()):
+                    if partition.opened_log is not None:
+                        flush_now(partition.opened_log)
+                self.write_checkpoints()
+            for partition in (self._metadata, *self.partitions()):
+                if partition.opened_log is not None:
+                    partition.opened_log.close(clean=clean)
+            if clean:
+                self.directory.mark_clean()
+        finally:
+            self.directory.release()
+
+
+def _flushed(log: Log) -> int:
+    return log.flushed_offset
+
+
+def _start(log: Log) -> int:
+    return log.log_start_offset
+
+
+def _encode_metadata(_key: object, value: Any) -> tuple[bytes | None, bytes | None]:
+    return None, records.encode_metadata(value)
+
+
+def _decode_metadata(_key: bytes | None, value: bytes | None) -> tuple[None, Any]:
+    return None, records.decode_metadata(value or b"")
+
+
+_METADATA_CODEC = RecordCodec(_encode_metadata, _decode_metadata)
+
+
+def _nobody_listens(error: BaseException) -> None:
+    """Without a `fatal` callback the error that is raised after it is all there is."""
+    log.critical("the disk failed: %s", error)
+
+
+def _load_mirrors(world: World) -> MirrorHooks:
+    from kmirror.broker.mirroring import Mirrors
+
+    return Mirrors(world)
