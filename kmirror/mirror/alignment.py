@@ -37,10 +37,12 @@ class Case(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A start that may go ahead. `cut_to` -1: nothing is cut."""
+    """A start that may go ahead. Nothing is cut when both `cut_to` and `restart_at` are -1."""
 
     case: Case
     cut_to: int = -1
+    restart_at: int = -1
+    """The whole log goes; it begins again, empty, at this offset."""
     history_end: int = -1
     """Cases 3 and 4: the source's log start is not followed below this."""
     force: bool = False
@@ -78,7 +80,7 @@ def classify(
     if own is None and reported is None:
         if not force:
             return Refused(end - start, _would_go(end - start, "they have no lineage with this source"))
-        return Plan(Case.REPLACE, cut_to=0, force=True)
+        return Plan(Case.REPLACE, restart_at=0, force=True)
     if own is not None and (reported is None or own.last_mirror_offset >= reported.last_mirror_offset):
         cut = min(end_of(facts.epoch_entries, own.last_mirror_epoch, end), own.last_mirror_offset)
         if not force and not facts.only_own_records(cut):
@@ -108,13 +110,28 @@ def after_source(
         gone = f"the source's log starts at {source_log_start}, beyond the cut at {cut}"
         if not force:
             return Refused(end - facts.log_start_offset, _would_go(end - facts.log_start_offset, gone))
-        return Plan(intended.case, cut_to=source_log_start, force=True)
+        return Plan(intended.case, restart_at=source_log_start, force=True)
     if isinstance(agreement, Diverged) and agreement.common_offset < cut:
         if not (force or facts.unclean_allowed):
             return Refused(end - agreement.common_offset, _would_go(end - agreement.common_offset, agreement.reason))
         cut = agreement.common_offset
     own_only = intended.own_only and cut == intended.cut_to
-    return Plan(intended.case, cut_to=cut, history_end=cut, force=force, own_only=own_only)
+    cut_to, restart_at = cut_point(facts, cut)
+    history_end = max(cut_to, restart_at)
+    return Plan(intended.case, cut_to, restart_at, history_end=history_end, force=force, own_only=own_only)
+
+
+def cut_point(facts: Facts, common_offset: int) -> tuple[int, int]:
+    """`(cut_to, restart_at)` that keep what lies below `common_offset`. A cut inside a batch cuts before the batch;
+    below our log start nothing is left, and the log begins again there."""
+    if common_offset < facts.log_start_offset:
+        return -1, common_offset
+    batch = facts.batch_below(common_offset)
+    if batch is not None and batch.next_offset > common_offset:
+        common_offset = batch.base_offset
+    if common_offset < facts.log_start_offset:
+        return -1, common_offset
+    return min(common_offset, facts.log_end_offset), -1
 
 
 def still_holds(facts: Facts, plan: Plan) -> Refused | None:

@@ -33,7 +33,9 @@ class Recorded:
     previous_state: State = State.UNKNOWN
     """FAILED only: the state it failed from."""
     cut_to: int = -1
-    """Decided, not yet confirmed cut (tagged CutTo). Below the log start or above the log end: start there, empty."""
+    """Decided cut that is not confirmed yet (tagged CutTo), always at a batch's base offset. -1 = none."""
+    restart_at: int = -1
+    """As `cut_to`, but the whole log goes and begins again, empty, at this offset."""
     mirrored: bool = False
     """The log holds (a prefix shared with) the source's bytes, and no LME of an earlier stop stands for them."""
     history_end: int = -1
@@ -45,6 +47,10 @@ class Recorded:
     @property
     def retryable(self) -> bool:
         return self.retry_attempt >= 0
+
+    @property
+    def cut_pending(self) -> bool:
+        return self.cut_to >= 0 or self.restart_at >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,13 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """The plan will be carried out: refuse writes from now on, so that it can be counted again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
-    """Forget a decision that is under way."""
+    """Forget a decision that is under way, and what Prepare did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +165,7 @@ Event = (
     | Decide
     | Begin
     | Refuse
+    | Prepare
     | Abandon
     | SourceSeen
     | SourceLost
@@ -174,13 +180,6 @@ Event = (
 )
 
 # --- actions ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RecordDone:
-    """Comes after the records of the same effects are durable: step the machine with StepDone(token)."""
-
-    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +288,7 @@ class Report:
 
 
 Action = (
-    RecordDone
-    | FlushLog
+    FlushLog
     | SaveCut
     | TruncateTo
     | RestartAt

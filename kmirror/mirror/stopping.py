@@ -33,7 +33,7 @@ def next_step(facts: Facts, recorded: Recorded, lineage: Lineage | None, *, sour
     to record, abort or reset (nothing was ever mirrored, or the log is untouched since a recorded LME).
     `truncate`: `open.transactions.on.stop=truncate`.
     """
-    if recorded.cut_to >= 0:
+    if recorded.cut_pending:
         return Step.FINISH_CUT
     if recorded.mirrored and lineage is None:
         if truncate and facts.open_transactions:
