@@ -79,3 +79,17 @@ SCAN_WINDOW_BYTES = 1024 * 1024
 """Bytes read at a time when whole batches are wanted (recovery, comparing, copying)."""
 MAX_SLICES_PER_READ = 8
 """Segments that one read may span; more would be a log of tiny segments, and the reader comes back."""
+RECORD_SHAPES_REMEMBERED = 256
+"""Compiled expressions for runs of equally shaped records (client append checks); a few kilobytes each."""
+
+# --- mirroring --------------------------------------------------------------------------------------------------
+MIRROR_MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
+"""Fetches of a partition that is behind grow up to this: 4 to 8 MiB per answer is as fast as it gets."""
+MIRROR_APPEND_RUN_BYTES = 1024 * 1024
+"""Replicated batches are written in runs of at most this: a writev of 8 MiB costs a third of the rate on ext4."""
+MIRROR_STOP_ANSWER_MS = 25_000
+"""StopMirrorTopics answers REQUEST_TIMED_OUT after this (clients give up after 30 s); the stop itself goes on."""
+MIRROR_START_ANSWER_MS = 25_000
+"""The same for a start whose cut the source has to be asked about; the topic is then as it was."""
+MIRROR_TAIL_BATCH_MAX_BYTES = 100 * 1024 * 1024
+"""Our own last batch is fetched again and compared; a larger one is not (Kafka's socket.request.max.bytes)."""
