@@ -341,6 +341,7 @@ class FetchContext:
             high_watermark=read.high_watermark,
             last_stable_offset=read.last_stable_offset,
             log_start_offset=read.log_start_offset,
+            aborted_transactions=None,
             records=list(read.slices),
         )
         if self.isolation_level == READ_COMMITTED:

@@ -32,6 +32,8 @@ MIRROR_STATE_TOPIC = "__mirror_state"
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", MIRROR_STATE_TOPIC})
 
 METADATA_VERSION_FEATURE = "metadata.version"
+METADATA_LEVEL = 33
+"""metadata.version of Kafka 4.4: the level whose record versions are written."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,23 @@ class TopicState:
     @property
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What ApiVersions says of features: name to (lowest, highest) supported level, name to level in force."""
+
+    supported: dict[str, tuple[int, int]]
+    finalized: dict[str, int]
+    epoch: int
+    """Grows with the metadata log (Kafka: the offset of the image)."""
+
+
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    METADATA_VERSION_FEATURE: (METADATA_LEVEL, METADATA_LEVEL),
+    kip.FEATURE: (0, kip.FEATURE_MAX_LEVEL),
+}
+"""A feature is listed when what it stands for is served: groups, transactions and share groups bring their own."""
 
 
 class MetadataImage:

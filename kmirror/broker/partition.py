@@ -16,21 +16,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kmirror.broker.durability import FlushPort
 from kmirror.broker.storage_codes import api_error
 from kmirror.clock import Clock
 from kmirror.effects import Promise
-from kmirror.errors import ApiError, DiskFailure, StorageError
+from kmirror.errors import ApiError, CorruptData, DiskFailure, StorageError
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Buffer, parse_header
 from kmirror.slices import FileSlice
-from kmirror.storage.log import AppendOrigin, AppendResult, Log, LogConfig, LogMode
-
-if TYPE_CHECKING:
-    from kmirror.storage.log import AbortedTransaction
+from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
+from kmirror.storage.producer_state import AppendOrigin
+from kmirror.storage.txn_index import AbortedTransaction
 
 T = TypeVar("T")
 
@@ -122,6 +121,8 @@ class Partition:
                 raise self._gone()
             try:
                 log = self._open_log()
+            except CorruptData as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} cannot be opened: {error}") from error
             except StorageError as error:
                 raise self._refusal(error) from error
             log.mode = self._mode
@@ -164,7 +165,9 @@ class Partition:
         """min(first undecided offset, high watermark); a decision counts once it is below the high watermark."""
         log = self.log
         first = self._undecided[0][1] if self._undecided else log.first_undecided_offset
-        return self._high_watermark if first is None else min(first, self._high_watermark)
+        if first is None:
+            return self._high_watermark
+        return max(log.log_start_offset, min(first, self._high_watermark))
 
     @property
     def log_start_offset(self) -> int:
@@ -177,11 +180,19 @@ class Partition:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def produce(
-        self, records: Buffer | None, *, now_ms: int, acks: int, api_version: int = 13, internal_allowed: bool = False
+        self,
+        records: Buffer | None,
+        *,
+        now_ms: int,
+        acks: int,
+        api_version: int = 13,
+        internal_allowed: bool = False,
+        epoch_bumps: bool = False,
     ) -> AppendResult:
         """A client's append: exactly one batch of magic 2. Raises ApiError with the code of the partition's answer.
 
-        The caller then waits for `when_committed(result.last_offset + 1)` unless acks is 0.
+        `epoch_bumps`: the client speaks transactions v2 (KIP-890). The caller then waits for
+        `when_committed(result.last_offset + 1)` unless acks is 0.
         """
         if self.deleted:
             raise self._gone()
@@ -196,24 +207,44 @@ class Partition:
             )
         self._check_single_batch(records, api_version)
         assert records is not None
-        return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch)
+        return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps)
 
-    def append_coordinator(self, data: Buffer, *, leader_epoch: int | None = None) -> AppendResult:
-        """Transaction markers, the producer-id reset and records of internal topics. Raises ApiError."""
+    def append_coordinator(
+        self, data: Buffer, *, leader_epoch: int | None = None, transaction_version: int = 0
+    ) -> AppendResult:
+        """Transaction markers, the producer-id reset and records of internal topics. Raises ApiError.
+
+        `transaction_version` from 2 on wants a marker's epoch above the producer's (WriteTxnMarkers, KIP-890).
+        """
         epoch = self.leader_epoch if leader_epoch is None else leader_epoch
-        return self._append(data, AppendOrigin.COORDINATOR, self._services.clock.time_ms(), epoch)
-
-    append_control = append_coordinator
+        now_ms = self._services.clock.time_ms()
+        return self._append(data, AppendOrigin.COORDINATOR, now_ms, epoch, transaction_version=transaction_version)
 
     def append_replicated(self, data: Buffer) -> AppendResult:
         """A mirror's append: batches exactly as the source sent them. Raises ApiError; the log is as it was then."""
         return self._append(data, AppendOrigin.REPLICATION, self._services.clock.time_ms(), self.leader_epoch)
 
-    def _append(self, data: Buffer, origin: AppendOrigin, now_ms: int, leader_epoch: int) -> AppendResult:
+    def _append(
+        self,
+        data: Buffer,
+        origin: AppendOrigin,
+        now_ms: int,
+        leader_epoch: int,
+        *,
+        transaction_version: int = 0,
+        epoch_bumps: bool = False,
+    ) -> AppendResult:
         log = self.log
         before = log.first_undecided_offset
         try:
-            result = log.append(data, origin=origin, leader_epoch=leader_epoch, now_ms=now_ms)
+            result = log.append(
+                data,
+                origin=origin,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                transaction_version=transaction_version,
+                epoch_bumps=epoch_bumps,
+            )
         except StorageError as error:
             raise self._refusal(error) from error
         if before is not None and log.first_undecided_offset != before:
@@ -412,7 +443,7 @@ class Partition:
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return -1, -1, -1
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp_offset()
+            found = log.max_timestamp_offset(limit)
         else:
             found = log.offset_for_timestamp(timestamp, limit)
         if found is None or found.offset >= limit:

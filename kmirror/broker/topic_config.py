@@ -312,7 +312,6 @@ def log_config(overrides: Mapping[str, str], layers: BrokerLayers) -> LogConfig:
     return LogConfig(
         segment_bytes=int(internal_segment_bytes) if internal_segment_bytes else integer("segment.bytes"),
         segment_ms=integer("segment.ms"),
-        segment_jitter_ms=integer("segment.jitter.ms"),
         index_interval_bytes=integer("index.interval.bytes"),
         segment_index_bytes=integer("segment.index.bytes"),
         max_message_bytes=integer("max.message.bytes"),

@@ -19,16 +19,23 @@ from kmirror.broker.config import BrokerConfig
 from kmirror.broker.config_admin import ConfigAdmin, ConfigOp
 from kmirror.broker.directory import DataDirectory
 from kmirror.broker.durability import FlushPort, flush_now
-from kmirror.broker.metadata import BROKER_RESOURCE, METADATA_TOPIC, MIRROR_RESOURCE, MetadataImage, TopicState
+from kmirror.broker.metadata import (
+    BROKER_RESOURCE,
+    METADATA_TOPIC,
+    MIRROR_RESOURCE,
+    SUPPORTED_FEATURES,
+    Features,
+    MetadataImage,
+    TopicState,
+)
 from kmirror.broker.partition import Partition, Services
 from kmirror.broker.producer_ids import ProducerIdAllocator
 from kmirror.broker.runtime import RecordCodec, Runtime
-from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin
+from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin, name_problem
 from kmirror.broker.topic_config import BrokerLayers, ConfigEntry
 from kmirror.clock import Clock
 from kmirror.effects import Effects, LogId, Promise, StateRecord
 from kmirror.errors import ApiError
-from kmirror.protocol import mirror_numbers as kip
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import cluster_metadata as records
@@ -41,8 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kmirror.broker")
 
 METADATA_LEADER_EPOCH = 1
-METADATA_LEVEL = 33
-"""metadata.version of Kafka 4.4: the level whose record versions are written."""
 METADATA_BATCH_BYTES = 2**31 - 1
 
 
@@ -137,6 +142,7 @@ class World:
             self.cluster_id, self.image.next_producer_id, self._take_producer_id_block
         )
         live = {f"{topic.name}-{p.index}" for topic in self.image.topics_by_name.values() for p in topic.partitions}
+        live.add(f"{METADATA_TOPIC}-0")
         self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
         if not self.directory.clean:
             self._recover_logs()
@@ -148,8 +154,10 @@ class World:
     def _write_first_records(self) -> None:
         """A new cluster: its feature levels and this node, flushed before anything refers to them."""
         first: list[Any] = [
-            records.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_LEVEL),
-            records.FeatureLevelRecord(name=kip.FEATURE, feature_level=kip.FEATURE_MAX_LEVEL),
+            *(
+                records.FeatureLevelRecord(name=name, feature_level=highest)
+                for name, (_lowest, highest) in SUPPORTED_FEATURES.items()
+            ),
             records.RegisterBrokerRecord(
                 broker_id=self.node_id,
                 incarnation_id=uuids.random_id(),
@@ -160,14 +168,8 @@ class World:
                     for listener in self.config.advertised_listeners or self.config.listeners
                 ],
                 features=[
-                    records.BrokerFeature(
-                        name="metadata.version",
-                        min_supported_version=METADATA_LEVEL,
-                        max_supported_version=METADATA_LEVEL,
-                    ),
-                    records.BrokerFeature(
-                        name=kip.FEATURE, min_supported_version=0, max_supported_version=kip.FEATURE_MAX_LEVEL
-                    ),
+                    records.BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
+                    for name, (lowest, highest) in SUPPORTED_FEATURES.items()
                 ],
                 fenced=False,
                 log_dirs=[self.directory.identity.directory_id],
@@ -180,7 +182,10 @@ class World:
         """After an unclean stop every log on disk is opened, so that what it says is known and flushed."""
         for partition in self.partitions():
             if self.fs.exists(self.directory.partition_path(partition.topic_name, partition.index)):
-                flush_now(partition.log)
+                try:
+                    flush_now(partition.log)
+                except ApiError as error:
+                    log.error("%s; its clients get KAFKA_STORAGE_ERROR", error.message)
         flush_now(self._metadata.log)
 
     def _raise_epochs(self) -> None:
@@ -244,7 +249,7 @@ class World:
         now_ms = self.clock.monotonic_ms()
         path = self.directory.claim(name, index, topic_id, self.image.removed_ids, now_ms)
         key = (name, index)
-        return Log.open(
+        opened = Log.open(
             self.fs,
             path,
             config=config,
@@ -253,6 +258,9 @@ class World:
             recovery_point=self.directory.recovery_points.get(key, 0),
             log_start_offset=self.directory.log_starts.get(key, 0),
         )
+        for note in opened.report.notes:
+            log.warning("%s-%d: %s", name, index, note)
+        return opened
 
     def _min_insync_replicas(self, topic: TopicState) -> int:
         return int(topic_config.effective("min.insync.replicas", topic.configs, self.layers)[0] or 1)
@@ -274,6 +282,16 @@ class World:
         if not 0 <= index < len(topic.partitions):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{index}")
         return topic.partitions[index]
+
+    @property
+    def features(self) -> Features:
+        return Features(SUPPORTED_FEATURES, self.image.features, self._metadata.log_end_offset - 1)
+
+    def check_topic_name(self, name: str) -> None:
+        """Raises ApiError 17 when no topic can have this name."""
+        problem = name_problem(name)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
     def partitions(self) -> Iterable[Partition]:
         """All data and internal partitions, not the metadata log."""
