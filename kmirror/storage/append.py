@@ -1,0 +1,455 @@
+"""Appending to a log. L2 storage. Kafka: UnifiedLog.append, LocalLog.roll, LogValidator.
+
+Three origins. CLIENT: exactly one batch of magic 2, checked as Kafka checks a produce; offset and epoch are assigned.
+COORDINATOR: batches built by this broker (markers, group and metadata records); assigned too, and their producer epochs
+checked. REPLICATION: bytes exactly as the source has them; they must begin at or behind the log's end, in order, with
+checksums right and leader epochs that do not go back. The order of work is always: check everything, write once,
+then change the state; a write that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from kmirror.errors import CorruptData, DiskFailure, ReadOnlyLog
+from kmirror.protocol.compression import Compression
+from kmirror.protocol.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MIRROR_PID_RESET,
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_BIT,
+    BatchHeader,
+    build_batch,
+    check_crc,
+    control_type,
+    coordinator_epoch,
+    header_with_append_time,
+    header_with_offset_and_epoch,
+    parse_header,
+    read_records,
+    walk,
+)
+from kmirror.storage import flush
+from kmirror.storage.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    UnexpectedEpoch,
+    UnexpectedOffset,
+)
+from kmirror.storage.filesystem import Buffer
+from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducers
+from kmirror.storage.segment import Segment
+from kmirror.storage.txn_index import AbortedTransaction
+from kmirror.storage.validation import check_client_header, check_timestamps, single_batch, summarize
+
+if TYPE_CHECKING:
+    from kmirror.storage.log import AppendResult, Log
+
+_MARKER_HEAD = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_MAX_PIECES = 512
+"""Pieces of one writev; the system's limit is 1024."""
+
+
+def append(
+    log: Log,
+    data: Buffer,
+    *,
+    origin: AppendOrigin,
+    leader_epoch: int,
+    now_ms: int,
+    transaction_version: int,
+    epoch_bumps: bool,
+) -> AppendResult:
+    """See `Log.append`.
+
+    Raises ReadOnlyLog (mode), the classes of `kmirror.storage.errors`, CorruptData (checksum, impossible lengths),
+    DiskFull (cut back, try again when there is space) and DiskFailure (the log takes nothing more).
+    """
+    if log.failed is not None:
+        raise DiskFailure(f"{log.directory} failed before: {log.failed}")
+    try:
+        if origin is AppendOrigin.CLIENT:
+            return _append_client(log, data, leader_epoch, now_ms, epoch_bumps)
+        if origin is AppendOrigin.REPLICATION:
+            return _append_replicated(log, data, now_ms)
+        return _append_coordinator(log, data, leader_epoch, now_ms, transaction_version)
+    except DiskFailure as error:
+        flush.mark_failed(log, error)
+        raise
+
+
+# --- CLIENT -----------------------------------------------------------------------------------------------------
+
+
+def _append_client(log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch_bumps: bool) -> AppendResult:
+    from kmirror.storage.log import AppendResult, LogMode
+
+    if log.mode is not LogMode.WRITABLE:
+        raise ReadOnlyLog(f"{log.directory} is {log.mode.value}")
+    header = single_batch(data)
+    _check_size(log, header.size_bytes)
+    check_crc(data, 0, header)
+    check_client_header(header)
+    batch, header = _validated(log, data, header, now_ms)
+    base_offset = log.log_end_offset
+    pending: PendingProducers | None = None
+    if header.producer_id >= 0:
+        entry = log.producers.entries.get(header.producer_id)
+        duplicate = entry.duplicate_of(header) if entry is not None else None
+        if duplicate is not None:
+            return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True, 1, 0)
+        pending = log.producers.prepare(AppendOrigin.CLIENT, now_ms, epoch_bumps=epoch_bumps)
+        pending.add(header, base_offset, None)
+    append_time = log.config.message_timestamp_type == "LogAppendTime"
+    if append_time:
+        head = header_with_append_time(
+            batch, 0, header, base_offset=base_offset, leader_epoch=leader_epoch, time_ms=now_ms
+        )
+        header = parse_header(head)
+    else:
+        head = header_with_offset_and_epoch(header, base_offset=base_offset, leader_epoch=leader_epoch)
+    size = header.size_bytes
+    last_offset = base_offset + header.last_offset_delta
+    segment = _segment_for(log, size, base_offset, last_offset, header.max_timestamp, now_ms)
+    position = segment.file.append((head, memoryview(batch)[HEADER_SIZE_BYTES:size]))
+    _note(log, segment, header, position, base_offset, leader_epoch)
+    if pending is not None:
+        _commit(log, pending, segment)
+    else:
+        log.producers.end_offset = log.log_end_offset
+    return AppendResult(base_offset, last_offset, now_ms if append_time else -1, False, 1, size)
+
+
+def _check_size(log: Log, size_bytes: int) -> None:
+    config = log.config
+    if size_bytes > config.max_message_bytes:
+        raise RecordTooLarge(f"the batch has {size_bytes} bytes, max.message.bytes is {config.max_message_bytes}")
+    if size_bytes > config.segment_bytes:
+        raise RecordBatchTooLarge(f"the batch has {size_bytes} bytes, segment.bytes is {config.segment_bytes}")
+
+
+def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tuple[Buffer, BatchHeader]:
+    """The batch as the topic wants it: usually the same bytes; rebuilt for another codec, for offset deltas that do
+    not count (compressed only), or for a largest timestamp that the header does not tell. Kafka: LogValidator."""
+    config = log.config
+    summary = summarize(data, header)
+    if config.compact and summary.keyless_count:
+        raise InvalidRecord(f"{summary.keyless_count} records without a key; a compacted topic needs keys")
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+    create_time = config.message_timestamp_type != "LogAppendTime"
+    if create_time:
+        check_timestamps(
+            summary,
+            now_ms=now_ms,
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=config.message_timestamp_after_max_ms,
+        )
+    codec = header.compression if config.compression_type == "producer" else _CODECS[config.compression_type]
+    if (
+        codec == header.compression
+        and (summary.offsets_in_order or codec == Compression.NONE)
+        and (not create_time or summary.max_timestamp == header.max_timestamp)
+    ):
+        return data, header
+    records = read_records(data)
+    for record in records:
+        record.offset = -1
+    batch = build_batch(
+        records,
+        compression=codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        timestamp_ms=-1,
+    )
+    _check_size(log, len(batch))
+    return batch, parse_header(batch)
+
+
+# --- COORDINATOR ------------------------------------------------------------------------------------------------
+
+
+def _append_coordinator(
+    log: Log, data: Buffer, leader_epoch: int, now_ms: int, transaction_version: int
+) -> AppendResult:
+    from kmirror.storage.log import AppendResult, LogMode
+
+    if log.mode is LogMode.READ_ONLY:
+        raise ReadOnlyLog(f"{log.directory} is {log.mode.value}")
+    append_time = log.config.message_timestamp_type == "LogAppendTime"
+    pending = log.producers.prepare(AppendOrigin.COORDINATOR, now_ms, transaction_version=transaction_version)
+    offset = log.log_end_offset
+    view = memoryview(data)
+    pieces: list[Buffer] = []
+    headers: list[BatchHeader] = []
+    resets: list[int] = []
+    for position, header in walk(data):
+        _check_size(log, header.size_bytes)
+        marker = marker_of(data, position, header)
+        if log.mode is LogMode.SEALING and not _seals(marker):
+            raise ReadOnlyLog(f"{log.directory} is being sealed: only ABORT markers and MIRROR_PID_RESET are let in")
+        pending.add(header, offset, marker)
+        if append_time:
+            head = header_with_append_time(
+                data, position, header, base_offset=offset, leader_epoch=leader_epoch, time_ms=now_ms
+            )
+        else:
+            head = header_with_offset_and_epoch(header, base_offset=offset, leader_epoch=leader_epoch)
+        pieces += (head, view[position + HEADER_SIZE_BYTES : position + header.size_bytes])
+        header = parse_header(head)
+        headers.append(header)
+        if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:
+            resets.append(offset)
+        offset = header.next_offset
+    size = sum(header.size_bytes for header in headers)
+    if not headers or size != len(data):
+        raise InvalidRecord(f"{len(data)} bytes are not whole batches")
+    first, last_offset = log.log_end_offset, offset - 1
+    if len(pieces) > _MAX_PIECES:
+        pieces = [b"".join(pieces)]
+    segment = _segment_for(log, size, first, last_offset, max(h.max_timestamp for h in headers), now_ms)
+    position = segment.file.append(pieces)
+    for header in headers:
+        _note(log, segment, header, position, header.base_offset, leader_epoch)
+        position += header.size_bytes
+    _remember_resets(log, resets)
+    _commit(log, pending, segment)
+    return AppendResult(first, last_offset, now_ms if append_time else -1, False, len(headers), size)
+
+
+def _seals(marker: Marker | None) -> bool:
+    return marker is not None and marker.control_type in (CONTROL_ABORT, CONTROL_MIRROR_PID_RESET)
+
+
+def marker_of(data: Buffer, position: int, header: BatchHeader) -> Marker | None:
+    """The control record of a control batch; None for data and for a batch emptied by compaction. CorruptData."""
+    if not header.is_control or header.record_count == 0:
+        return None
+    at = position + HEADER_SIZE_BYTES
+    # As every broker writes it: one-byte lengths and deltas, a four-byte key, for markers a six-byte value.
+    plain = header.compression == 0 and header.size_bytes >= HEADER_SIZE_BYTES + 16 and data[at + 4] == 0x08
+    if plain and data[at] < 0x80 and data[at + 2] < 0x80 and data[at + 3] < 0x80 and data[at + 9] == 0x0C:
+        kind = _MARKER_HEAD.unpack_from(data, at + 5)[1]
+        if kind in (CONTROL_ABORT, CONTROL_COMMIT):
+            return Marker(kind, _MARKER_VALUE.unpack_from(data, at + 10)[1])
+    kind = control_type(data, position)
+    if kind is None:
+        return None
+    return Marker(kind, coordinator_epoch(data, position) if kind in (CONTROL_ABORT, CONTROL_COMMIT) else -1)
+
+
+# --- REPLICATION ------------------------------------------------------------------------------------------------
+
+
+def _append_replicated(log: Log, data: Buffer, now_ms: int) -> AppendResult:
+    from kmirror.storage.log import AppendResult, LogMode
+
+    if log.mode is not LogMode.READ_ONLY:
+        raise ReadOnlyLog(f"{log.directory} is {log.mode.value}: it takes no replicated batches")
+    found = _check_replicated(log, data)
+    first, last = found[0][1], found[-1][1]
+    if first.base_offset < log.active.base_offset:
+        _replace_empty(log, first.base_offset)  # the log begins inside this batch
+    start = 0
+    while start < len(found):
+        start += _append_run(log, data, found, start, now_ms)
+    size = found[-1][0] + last.size_bytes - found[0][0]
+    return AppendResult(first.base_offset, last.last_offset, -1, False, len(found), size)
+
+
+def _check_replicated(log: Log, data: Buffer) -> list[tuple[int, BatchHeader]]:
+    found = list(walk(data))
+    if not found:
+        raise CorruptData(f"{len(data)} bytes hold no whole batch")
+    expected, epoch = log.log_end_offset, log.last_leader_epoch
+    for position, header in found:
+        if header.base_offset < expected and not (position == 0 and _straddles_start(log, header)):
+            raise UnexpectedOffset(f"batch at offset {header.base_offset}, the log goes on at {expected}")
+        if header.leader_epoch < epoch:
+            raise UnexpectedEpoch(
+                f"batch at offset {header.base_offset} has leader epoch {header.leader_epoch} behind epoch {epoch}"
+            )
+        check_crc(data, position, header)
+        expected, epoch = header.next_offset, header.leader_epoch
+    return found
+
+
+def _straddles_start(log: Log, header: BatchHeader) -> bool:
+    """A log may begin inside a batch: the source's log start was moved there."""
+    return log.log_start_offset == log.log_end_offset <= header.last_offset and log.size_bytes == 0
+
+
+def _append_run(log: Log, data: Buffer, found: list[tuple[int, BatchHeader]], start: int, now_ms: int) -> int:
+    """Write batches from `start` into one segment with one call; returns how many. All of them, save where a segment
+    would grow beyond what Kafka's 32-bit positions and relative offsets can say: then the rest follows in the next.
+
+    Each run is whole: should a later one fail, `log_end_offset` tells how far the log came.
+    """
+    first = found[start][1]
+    begin = found[start][0]
+    end = begin
+    count = 0
+    last_offset = first.last_offset
+    max_timestamp = -1
+    for position, header in found[start:]:
+        size = header.size_bytes
+        if count and (position + size - begin > log.config.segment_bytes or not _fits(log, first, header)):
+            break
+        end = position + size
+        count += 1
+        last_offset = header.last_offset
+        max_timestamp = max(max_timestamp, header.max_timestamp)
+    pending = log.producers.prepare(AppendOrigin.REPLICATION, now_ms)
+    run = found[start : start + count]
+    resets = []
+    for position, header in run:
+        if header.producer_id >= 0 or header.is_control:
+            marker = marker_of(data, position, header)
+            pending.add(header, header.base_offset, marker)
+            if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:
+                resets.append(header.base_offset)
+    segment = _segment_for(log, end - begin, first.base_offset, last_offset, max_timestamp, now_ms)
+    whole = begin == 0 and end == len(data)
+    at = segment.file.append((data if whole else memoryview(data)[begin:end],))
+    for _, header in run:
+        _note(log, segment, header, at, header.base_offset, header.leader_epoch)
+        at += header.size_bytes
+    _remember_resets(log, resets)
+    _commit(log, pending, segment)
+    return count
+
+
+def _fits(log: Log, first: BatchHeader, header: BatchHeader) -> bool:
+    """May `header` be in the segment that takes `first`? Judged by the active one, or by a new one from `first` on."""
+    active = log.active
+    if active.fits_offset(first.last_offset):
+        return active.fits_offset(header.last_offset)
+    return header.last_offset - first.base_offset < 2**31
+
+
+# --- common -----------------------------------------------------------------------------------------------------
+
+
+def _note(log: Log, segment: Segment, header: BatchHeader, position: int, base_offset: int, leader_epoch: int) -> None:
+    """A batch is written: everything that is derived from its header."""
+    last_offset = base_offset + header.last_offset_delta
+    segment.note(last_offset, position, header.length + 12, header.max_timestamp)
+    if leader_epoch != log.epochs.latest:
+        log.epochs.assign(leader_epoch, base_offset)
+    log.last_leader_epoch = leader_epoch
+    log.log_end_offset = last_offset + 1
+    if header.producer_id > log.max_producer_id:
+        log.max_producer_id = header.producer_id
+        log.unsynced.facts = True
+
+
+def _remember_resets(log: Log, offsets: list[int]) -> None:
+    if offsets:
+        log.pid_reset_offsets += offsets
+        log.unsynced.facts = True
+
+
+def _commit(log: Log, pending: PendingProducers, segment: Segment) -> None:
+    for completed in pending.commit(log.log_end_offset):
+        if completed.aborted:
+            segment.txn_index.entries.append(
+                AbortedTransaction(
+                    completed.producer_id,
+                    completed.first_offset,
+                    completed.last_offset,
+                    completed.last_stable_offset,
+                )
+            )
+
+
+def _segment_for(
+    log: Log, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+) -> Segment:
+    """The active segment, rolled first when it must not take these bytes. Kafka: LogSegment.shouldRoll."""
+    segment, config = log.segments[-1], log.config
+    fits = segment.fits_offset(last_offset)
+    if segment.size_bytes == 0:
+        if fits:
+            return segment
+        return _replace_empty(log, first_offset)
+    if (
+        not fits
+        or segment.size_bytes + size_bytes > config.segment_bytes
+        or segment.offset_index.is_full
+        or segment.time_index.is_full
+        or _waited_ms(segment, max_timestamp, now_ms) > config.segment_ms
+    ):
+        return roll(log, first_offset, last_offset)
+    return segment
+
+
+def _waited_ms(segment: Segment, max_timestamp: int, now_ms: int) -> int:
+    first = segment.first_timestamp
+    if first is None:
+        first = segment.first_batch_timestamp()
+    if first is not None and first >= 0:
+        return max_timestamp - first
+    return now_ms - segment.created_ms
+
+
+def new_segment(log: Log, base_offset: int) -> Segment:
+    return Segment(
+        log.fs,
+        log.directory,
+        base_offset,
+        index_bytes=log.config.segment_index_bytes,
+        index_interval_bytes=log.config.index_interval_bytes,
+        created_ms=log.clock.time_ms(),
+    )
+
+
+def roll(log: Log, first_offset: int, last_offset: int) -> Segment:
+    """Seal the active segment and begin the next at the log's end. Raises DiskFull (nothing is rolled then).
+
+    Only a gap wider than a segment can say makes the new one begin at `first_offset` instead; then the old one is
+    synced at once, because recovery takes a segment that does not go on where the one before it ends for a sign of
+    lost batches, and lets only such gaps pass.
+    """
+    old, base_offset = log.active, log.log_end_offset
+    if last_offset - base_offset >= 2**31:
+        base_offset = first_offset
+        old.file.sync()
+    paths = old.seal()
+    paths.append(flush.write_snapshot(log, base_offset))
+    segment = new_segment(log, base_offset)
+    segment.create()
+    old.rest()
+    log.segments.append(segment)
+    log.unsynced.files.append(old.file)
+    log.unsynced.paths += paths
+    log.unsynced.directory = True
+    log.unsynced.facts = True
+    return segment
+
+
+def _replace_empty(log: Log, base_offset: int) -> Segment:
+    """The empty active segment makes room for one with another base."""
+    old = log.segments[-1]
+    segment = new_segment(log, base_offset)
+    segment.create()
+    log.segments[-1] = segment
+    if old.base_offset != base_offset:
+        old.close()
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            log.fs.remove(old.path(suffix))
+    log.unsynced.directory = True
+    return segment

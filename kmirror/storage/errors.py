@@ -1,0 +1,80 @@
+"""Why an append was refused. L2 storage.
+
+Storage never sees a protocol code: the broker maps these classes to Kafka's error codes in one table. Each class names
+the Kafka exception it stands for. `CorruptData`, `ReadOnlyLog`, `DiskFull` and `OffsetOutOfRange` are in
+`kmirror.errors`, because other layers raise and catch them too.
+"""
+
+from __future__ import annotations
+
+from kmirror.errors import CorruptData, StorageError
+
+
+class AppendRefused(StorageError):
+    """The log is fine, the batch is not acceptable; nothing of it was written."""
+
+
+class InvalidRecord(AppendRefused):
+    """The batch or a record inside it breaks a rule of the format (Kafka: InvalidRecordException)."""
+
+
+class InvalidTimestamp(AppendRefused):
+    """A record's time is outside `message.timestamp.{before,after}.max.ms` (Kafka: InvalidTimestampException)."""
+
+
+class RecordTooLarge(AppendRefused):
+    """The batch is larger than `max.message.bytes` (Kafka: RecordTooLargeException)."""
+
+
+class RecordBatchTooLarge(AppendRefused):
+    """The batch is larger than `segment.bytes` (Kafka: RecordBatchTooLargeException)."""
+
+
+class OutOfOrderSequence(AppendRefused):
+    """The batch's first sequence does not follow the producer's last one (Kafka: OutOfOrderSequenceException)."""
+
+
+class InvalidProducerEpoch(AppendRefused):
+    """The batch or marker comes from an older producer epoch (Kafka: InvalidProducerEpochException)."""
+
+
+class InvalidTxnState(AppendRefused):
+    """A plain batch of a producer whose transaction is open (Kafka: InvalidTxnStateException)."""
+
+
+class TransactionCoordinatorFenced(AppendRefused):
+    """A marker from an older coordinator epoch (Kafka: TransactionCoordinatorFencedException)."""
+
+
+class UnexpectedOffset(AppendRefused):
+    """A replicated batch begins below the log end or goes back (Kafka: UnexpectedAppendOffsetException)."""
+
+
+class UnexpectedEpoch(AppendRefused):
+    """A replicated batch has a lower leader epoch than the batch before it: the source's log is not this log."""
+
+
+class StorageLocked(StorageError):
+    """Another process has the data directory."""
+
+
+class UnsupportedLayout(StorageError):
+    """The directory holds something that this version cannot read (log format below magic 2, or a newer layout)."""
+
+
+__all__ = [
+    "AppendRefused",
+    "CorruptData",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidTimestamp",
+    "InvalidTxnState",
+    "OutOfOrderSequence",
+    "RecordBatchTooLarge",
+    "RecordTooLarge",
+    "StorageLocked",
+    "TransactionCoordinatorFenced",
+    "UnexpectedEpoch",
+    "UnexpectedOffset",
+    "UnsupportedLayout",
+]

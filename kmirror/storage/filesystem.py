@@ -1,0 +1,317 @@
+"""The FileSystem port and its implementation on a real disk. L2 storage.
+
+Everything that storage does to a disk goes through this port, so that tests can lose unsynced pages, tear writes and
+fail on command (`memory.py`). What must hold:
+
+- Bytes are durable only after `File.sync`; a name (created, renamed, removed) only after `sync_dir` of its directory.
+- A write that fails for lack of space is cut back before `DiskFull` is raised: the file is as it was.
+- EIO, any failed sync, and a cut back that fails are `DiskFailure`: memory and disk may disagree, the process stops.
+- A descriptor is closed when the last reference to its `File` goes (a log's segment, a flush ticket in a thread, a
+  slice that waits to be sent), never earlier: an fdatasync or a sendfile cannot meet a descriptor that was closed or,
+  worse, used again for another file.
+
+Missing files are `FileNotFoundError`, as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
+
+from kmirror.errors import DiskFailure, DiskFull, StorageError
+from kmirror.storage.errors import StorageLocked
+
+Buffer = bytes | bytearray | memoryview
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_SYNC: Any = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class File(Protocol):
+    """An open file that only grows at its end or is cut. Also a `kmirror.slices.SliceFile`."""
+
+    path: str
+    size_bytes: int
+
+    def append(self, pieces: Sequence[Buffer]) -> int:
+        """Write all pieces at the end with one system call; returns the position. DiskFull (cut back), DiskFailure."""
+        ...
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Up to `size_bytes`; fewer only at the end of the file. DiskFailure."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def sync(self) -> None:
+        """Any thread. Data and size are on disk afterwards; DiskFailure, and never to be tried again."""
+        ...
+
+    def fileno(self) -> int | None:
+        """For sendfile; None when the file lives in memory."""
+        ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names, sorted. FileNotFoundError."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Create the directory and its parents, each made durable in its parent."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace the file: temporary file, sync, rename, sync of the directory. After a crash: old or new, whole."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Missing is fine: removal is what recovery repeats."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def space(self, path: str) -> tuple[int, int]:
+        """(total bytes, usable bytes) of the file system that holds `path`."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock file for this process. StorageLocked when another one has it."""
+        ...
+
+
+def translate(error: OSError, what: str) -> NoReturn:
+    """Turn an OSError into the error that says what may be done about it (module head)."""
+    if isinstance(error, FileNotFoundError):
+        raise error
+    if error.errno in _NO_SPACE:
+        raise DiskFull(f"{what}: {error.strerror}") from error
+    if error.errno in _NO_DESCRIPTORS:
+        raise StorageError(f"{what}: {error.strerror}; raise the limit of open files (ulimit -n)") from error
+    raise DiskFailure(f"{what}: {error.strerror or error}") from error
+
+
+class OsFile:
+    __slots__ = ("_fd", "path", "size_bytes")
+
+    def __init__(self, path: str, fd: int, size_bytes: int) -> None:
+        self.path = path
+        self._fd = fd
+        self.size_bytes = size_bytes
+
+    def __del__(self) -> None:
+        # The only place that closes: see the module head.
+        with suppress(OSError):
+            os.close(self._fd)
+
+    def append(self, pieces: Sequence[Buffer]) -> int:
+        position = self.size_bytes
+        try:
+            written = os.pwritev(self._fd, pieces, position)
+        except OSError as error:
+            self._cut_back(error, position)
+        wanted = 0
+        for piece in pieces:
+            wanted += len(piece)
+        if written != wanted:
+            self._append_rest(pieces, written, position)
+        self.size_bytes = position + wanted
+        return position
+
+    def _append_rest(self, pieces: Sequence[Buffer], written: int, position: int) -> None:
+        """After a short write: a full disk says so on the next try; a signal or a 2 GiB limit goes on."""
+        rest = memoryview(b"".join(pieces))
+        while written < len(rest):
+            try:
+                written += os.pwrite(self._fd, rest[written:], position + written)
+            except OSError as error:
+                self._cut_back(error, position)
+
+    def _cut_back(self, error: OSError, position: int) -> NoReturn:
+        try:
+            os.ftruncate(self._fd, position)
+        except OSError as second:
+            raise DiskFailure(f"cannot cut back a failed write to {self.path}: {second}") from error
+        translate(error, f"write to {self.path}")
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size_bytes, position)
+            if len(data) == size_bytes or position + len(data) >= self.size_bytes:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size_bytes and (more := os.pread(self._fd, size_bytes - got, position + got)):
+                parts.append(more)
+                got += len(more)
+            return b"".join(parts)
+        except OSError as error:
+            translate(error, f"read of {self.path}")
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            os.ftruncate(self._fd, size_bytes)
+        except OSError as error:
+            raise DiskFailure(f"cut of {self.path}: {error.strerror}") from error
+        self.size_bytes = size_bytes
+
+    def sync(self) -> None:
+        try:
+            _SYNC(self._fd)
+        except OSError as error:
+            raise DiskFailure(f"sync of {self.path}: {error.strerror}") from error
+
+    def fileno(self) -> int | None:
+        return self._fd
+
+
+class OsLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsFileSystem:
+    """The machine's own file system. Methods are synchronous; `sync` and `sync_dir` may be called from any thread."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            fd = os.open(path, flags, 0o644)
+            return OsFile(path, fd, os.fstat(fd).st_size)
+        except OSError as error:
+            translate(error, f"open of {path}")
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            translate(error, f"listing of {path}")
+
+    def make_dirs(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path.rstrip("/"))
+        if parent and parent != path:
+            self.make_dirs(parent)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(path)
+        except OSError as error:
+            translate(error, f"creation of {path}")
+        self.sync_dir(parent or ".")
+
+    def read_file(self, path: str) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            translate(error, f"read of {path}")
+
+    def file_size(self, path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            translate(error, f"stat of {path}")
+
+    def modified_ms(self, path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            translate(error, f"stat of {path}")
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        self.remove(temporary)
+        file = self.open(temporary, create=True)
+        file.append([data])
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def rename(self, source: str, target: str) -> None:
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            translate(error, f"rename of {source}")
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            translate(error, f"removal of {path}")
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            translate(error, f"removal of {path}")
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            translate(error, f"open of {path}")
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise DiskFailure(f"sync of directory {path}: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError as error:
+            translate(error, f"disk usage of {path}")
+        return usage.total, usage.free
+
+    def lock(self, path: str) -> OsLock:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            translate(error, f"open of {path}")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise StorageLocked(f"{path} is held by another process; stop it, or use another --data-dir") from error
+        except OSError as error:
+            os.close(fd)
+            translate(error, f"lock of {path}")
+        return OsLock(fd)

@@ -1,0 +1,205 @@
+"""What of a log is on disk, and the seam of the group commit. L2 storage.
+
+`begin` and `finish` run on the loop, `FlushTicket.sync` in any thread.
+
+A ticket names everything that must be synced for the log's end at the moment it was taken: the active file, segments
+and side files written since, the directory, and the two small files that recovery trusts below the flushed offset
+(`leader-epoch-checkpoint`, and kmirror's own `log-facts`). The recovery point that the broker writes down is
+`flushed_offset`. A cut between `begin` and `finish` makes the ticket stale: its work is done but proves nothing.
+
+`log-facts` is the one file that Kafka does not know (it leaves unknown files alone): the largest producer id ever seen,
+the offsets of MIRROR_PID_RESET batches, and the end of the log after the last cut, which lowers a recovery point that
+was written before it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kmirror.errors import CorruptData, DiskFailure
+from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, format_epochs, format_lines, parse_lines
+from kmirror.storage.filesystem import File, FileSystem
+from kmirror.storage.segment import SNAPSHOT_SUFFIX
+
+if TYPE_CHECKING:
+    from kmirror.storage.log import Log
+
+FACTS_FILE = "log-facts"
+
+
+@dataclass(slots=True)
+class Unsynced:
+    """What changed since the last ticket, besides the log's end."""
+
+    files: list[File] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    directory: bool = False
+    cut: bool = False
+    facts: bool = False
+
+
+@dataclass(slots=True)
+class Facts:
+    """Content of `log-facts`, true for the log below `end_offset`."""
+
+    end_offset: int = 0
+    max_producer_id: int = -1
+    cut_offset: int = -1
+    pid_reset_offsets: list[int] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        lines = [f"end {self.end_offset}", f"max-producer-id {self.max_producer_id}", f"cut {self.cut_offset}"]
+        return format_lines(lines + [f"pid-reset {offset}" for offset in self.pid_reset_offsets])
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Facts:
+        """Raises CorruptData; a key of a newer version is ignored."""
+        facts = cls()
+        for words in parse_lines(data, path):
+            try:
+                key, value = words[0], int(words[1])
+            except (IndexError, ValueError):
+                raise CorruptData(f"{path} has a line {' '.join(words)!r}") from None
+            if key == "end":
+                facts.end_offset = value
+            elif key == "max-producer-id":
+                facts.max_producer_id = value
+            elif key == "cut":
+                facts.cut_offset = value
+            elif key == "pid-reset":
+                facts.pid_reset_offsets.append(value)
+        return facts
+
+
+class FlushTicket:
+    """One flush of one log. `sync` may run in any thread; everything else belongs to the loop."""
+
+    __slots__ = ("_directory", "_files", "_fs", "_log_directory", "_paths", "_writes", "end_offset", "generation")
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        log_directory: str,
+        end_offset: int,
+        generation: int,
+        files: list[File],
+        paths: list[str],
+        directory: bool,
+        writes: list[tuple[str, bytes]],
+    ) -> None:
+        self._fs = fs
+        self._log_directory = log_directory
+        self._files = files
+        self._paths = paths
+        self._directory = directory
+        self._writes = writes
+        self.end_offset = end_offset
+        self.generation = generation
+
+    def sync(self) -> None:
+        """Files, then names, then the small files that speak about them. Raises DiskFailure: stop the process."""
+        for file in self._files:
+            file.sync()
+        for path in self._paths:
+            with suppress(FileNotFoundError):  # retention or a cut was faster
+                self._fs.open(path).sync()
+        if self._directory:
+            self._fs.sync_dir(self._log_directory)
+        for path, data in self._writes:
+            self._fs.write_atomic(path, data)
+
+
+def facts_of(log: Log) -> Facts:
+    return Facts(log.log_end_offset, log.max_producer_id, log.cut_offset, log.pid_reset_offsets.copy())
+
+
+def begin(log: Log) -> FlushTicket | None:
+    """See `Log.begin_flush`."""
+    unsynced, end_offset = log.unsynced, log.log_end_offset
+    epochs_changed = log.epochs.changed
+    data_changed = end_offset > log.flushed_offset or unsynced.cut
+    if not (data_changed or epochs_changed or unsynced.directory or unsynced.paths or unsynced.facts):
+        return None
+    files = unsynced.files
+    if data_changed:
+        files = [*files, log.active.file] if files else [log.active.file]
+    writes: list[tuple[str, bytes]] = []
+    if epochs_changed:
+        writes.append((f"{log.directory}/{LEADER_EPOCH_FILE}", format_epochs(log.epochs.entries)))
+        log.epochs.changed = False
+    if unsynced.facts:
+        writes.append((f"{log.directory}/{FACTS_FILE}", facts_of(log).encode()))
+    ticket = FlushTicket(
+        log.fs,
+        log_directory=log.directory,
+        end_offset=end_offset,
+        generation=log.generation,
+        files=files,
+        paths=unsynced.paths,
+        directory=unsynced.directory,
+        writes=writes,
+    )
+    log.unsynced = Unsynced()
+    return ticket
+
+
+def finish(log: Log, ticket: FlushTicket) -> None:
+    """See `Log.finish_flush`."""
+    if ticket.generation == log.generation and ticket.end_offset > log.flushed_offset:
+        log.flushed_offset = ticket.end_offset
+
+
+def write_facts(log: Log) -> None:
+    """At once and durably: a cut must lower an older recovery point before it happens. Raises DiskFull, DiskFailure."""
+    log.fs.write_atomic(f"{log.directory}/{FACTS_FILE}", facts_of(log).encode())
+
+
+def write_snapshot(log: Log, offset: int) -> str:
+    """The producers' state, which is that at `offset`; returns the path, for the next ticket."""
+    path = log.snapshot_path(offset)
+    file = log.fs.open(path, create=True)
+    if file.size_bytes:
+        file.truncate(0)
+    file.append([log.producers.encode_snapshot()])
+    return path
+
+
+def snapshot_offsets(log: Log) -> list[int]:
+    """Ascending offsets of the `.snapshot` files."""
+    names = (name for name in log.fs.list_dir(log.directory) if name.endswith(SNAPSHOT_SUFFIX))
+    stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in names)
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def remove_snapshots(log: Log, *, above: int | None = None) -> None:
+    """Those above an offset; without one, those that belong to no segment and are not the newest."""
+    offsets = snapshot_offsets(log)
+    bases = {segment.base_offset for segment in log.segments}
+    for offset in offsets:
+        if (offset > above) if above is not None else (offset not in bases and offset != offsets[-1]):
+            log.fs.remove(log.snapshot_path(offset))
+            log.unsynced.directory = True
+
+
+def close(log: Log) -> None:
+    """The clean end of a log: all of it on disk, so that the next start scans nothing."""
+    log.cut_offset = -1
+    unsynced = log.unsynced
+    unsynced.facts = True
+    unsynced.directory = True
+    if log.active.size_bytes or len(log.segments) == 1:
+        unsynced.paths += log.active.seal()
+    newest = max(snapshot_offsets(log), default=-1)
+    if log.log_end_offset > max(newest, log.segments[0].base_offset if newest < 0 else newest):
+        unsynced.paths.append(write_snapshot(log, log.log_end_offset))
+    remove_snapshots(log)
+    log.flush()
+
+
+def mark_failed(log: Log, error: DiskFailure) -> None:
+    """After an I/O error nothing more is appended: only a restart, which recovers, knows what the disk has."""
+    if log.failed is None:
+        log.failed = error

@@ -1,0 +1,309 @@
+"""One partition's log: the object that the broker holds. L2 storage; synchronous; one thread, save for `ticket.sync`.
+
+Here are the state and the public face; the work is in modules beside it: `append` (who may write what), `reading`,
+`flush` (what is on disk), `cut` (truncation and log start), `recovery` (opening; the only way state is rebuilt),
+`retention`. What must hold:
+
+- Offsets rise; `log_start_offset` ≤ every readable offset < `log_end_offset`.
+- Nothing of a refused or failed append stays, neither bytes nor state.
+- Offsets below `flushed_offset` survive a power cut.
+- `generation` rises with every cut, so that slices and tickets from before it can be told.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from kmirror.clock import Clock
+from kmirror.errors import DiskFailure
+from kmirror.protocol.records import BatchHeader
+from kmirror.slices import FileSlice
+from kmirror.storage import append as _append
+from kmirror.storage import cut as _cut
+from kmirror.storage import flush as _flush
+from kmirror.storage import reading as _reading
+from kmirror.storage import retention as _retention
+from kmirror.storage.epochs import EpochCache
+from kmirror.storage.filesystem import Buffer, FileSystem
+from kmirror.storage.producer_state import AppendOrigin, ProducerState
+from kmirror.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kmirror.storage.txn_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from kmirror.storage.flush import FlushTicket
+
+LONG_MAX = 2**63 - 1
+_BASE_OFFSET = attrgetter("base_offset")
+
+
+class LogMode(enum.Enum):
+    """Who may append. SEALING (a mirror's STOPPING) lets COORDINATOR write ABORT markers and MIRROR_PID_RESET only."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    SEALING = "sealing"
+
+
+@dataclass(slots=True)
+class LogConfig:
+    """The topic settings that a log needs, with Kafka's defaults (LogConfig)."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1024 * 1024 + 12
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    compression_type: str = "producer"
+    cleanup_policy: str = "delete"
+    flush_messages: int = 1
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+
+class AppendResult(NamedTuple):
+    """`log_append_time_ms` is -1 on CreateTime topics; a duplicate names the offsets of the batch kept the first time
+    (and, as Kafka does, that batch's largest timestamp as append time)."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+    batch_count: int = 1
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class LogRead:
+    """Whole batches. `next_offset`: where a reader that takes all of it goes on."""
+
+    slices: list[FileSlice]
+    size_bytes: int
+    next_offset: int
+
+
+class TimestampOffset(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening found. `cut_bytes` counts what was removed behind the last good batch; `notes` are for the log."""
+
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    cut_at_offset: int = -1
+    missing_from_offset: int = -1
+    """The log ends here although the recovery point says more was on disk; -1 when it does not."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Log:
+    """See the module head. Made by `Log.open`; the fields without a leading underscore are read by other layers."""
+
+    def __init__(self, fs: FileSystem, directory: str, config: LogConfig, clock: Clock) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.mode = LogMode.WRITABLE
+        self.generation = 0
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.flushed_offset = 0
+        self.segments: list[Segment] = []
+        self.epochs = EpochCache()
+        self.producers = ProducerState()
+        self.max_producer_id = -1
+        self.pid_reset_offsets: list[int] = []
+        self.last_leader_epoch = -1
+        """Leader epoch of the last batch, -1 in an empty log."""
+        self.report = RecoveryReport()
+        self.unsynced = _flush.Unsynced()
+        self.doomed: list[_retention.Doomed] = []
+        self.failed: DiskFailure | None = None
+        self.cut_offset = -1
+        """End of the log after its last cut, as long as the recovery point on disk may be higher; -1 without one."""
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        *,
+        config: LogConfig,
+        clock: Clock,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+    ) -> Log:
+        """Create the log, or open what is there. `clean`: the last stop was clean, nothing needs to be scanned.
+
+        Otherwise everything from `recovery_point` on is checked, the log ends before the first bad batch, and all side
+        files are rebuilt; `report` says what was done. Raises CorruptData for damage below the recovery point (nothing
+        is changed then), UnsupportedLayout for message formats below magic 2, DiskFailure.
+        """
+        from kmirror.storage import recovery
+
+        log = cls(fs, directory, config, clock)
+        recovery.recover(log, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
+        return log
+
+    # --- facts ---
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the oldest open transaction; the last stable offset is that or the high watermark."""
+        first = self.producers.first_undecided_offset
+        return first if first is None else max(first, self.log_start_offset)
+
+    @property
+    def last_pid_reset_offset(self) -> int:
+        """Offset of the newest MIRROR_PID_RESET in the log, -1 without one."""
+        return self.pid_reset_offsets[-1] if self.pid_reset_offsets else -1
+
+    def segment_index(self, offset: int) -> int:
+        """Index of the segment that holds `offset`, or would; the first one for an offset below all."""
+        if offset >= self.segments[-1].base_offset:
+            return len(self.segments) - 1
+        return max(0, bisect_right(self.segments, offset, key=_BASE_OFFSET) - 1)
+
+    def snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    # --- work ---
+
+    def append(
+        self,
+        data: Buffer,
+        *,
+        origin: AppendOrigin,
+        leader_epoch: int,
+        now_ms: int,
+        transaction_version: int = 0,
+        epoch_bumps: bool = False,
+    ) -> AppendResult:
+        """Append batches; see `kmirror.storage.append` for what each origin may. Raises what that module says.
+
+        `transaction_version` is for markers (WriteTxnMarkers): from 2 on their epoch must be greater than the
+        producer's. `epoch_bumps`: the client speaks transactions v2, so a producer without state must start at 0.
+        """
+        return _append.append(
+            self,
+            data,
+            origin=origin,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            transaction_version=transaction_version,
+            epoch_bumps=epoch_bumps,
+        )
+
+    def read(self, offset: int, *, max_bytes: int, limit_offset: int, at_least_one: bool) -> LogRead:
+        """Whole batches from the one that holds `offset` (or the first behind it) up to `limit_offset`.
+
+        `limit_offset` is the high watermark or the last stable offset: a batch that reaches it is left out. At most
+        `max_bytes`, except that `at_least_one` returns a first batch of any size. Raises OffsetOutOfRange.
+        """
+        return _reading.read(self, offset, max_bytes=max_bytes, limit_offset=limit_offset, at_least_one=at_least_one)
+
+    def aborted_transactions(self, first_offset: int, last_offset_exclusive: int) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap the range, for Fetch at read_committed; in log order of their markers."""
+        return _reading.aborted_transactions(self, first_offset, last_offset_exclusive)
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampOffset | None:
+        """The first record in log order whose timestamp is ≥ `timestamp_ms`, if it is below `limit_offset`."""
+        return _reading.offset_for_timestamp(self, timestamp_ms, limit_offset)
+
+    def max_timestamp_offset(self, limit_offset: int) -> TimestampOffset | None:
+        """The first record with the largest timestamp, if it is below `limit_offset` (ListOffsets -3)."""
+        return _reading.max_timestamp_offset(self, limit_offset)
+
+    def batches(self, first_offset: int, end_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Header and bytes of each batch that overlaps the range, for comparing and dumping. No checksum."""
+        return _reading.batches(self, first_offset, end_offset)
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """A new leader epoch begins at the log's end (Kafka: Partition.makeLeader)."""
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut everything from `offset` on, a batch that contains it included; returns the new end.
+
+        Durable with the next flush. Raises OffsetOutOfRange below the log start.
+        """
+        return _cut.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything; the log starts and ends at `offset`. Durable on return."""
+        _cut.truncate_fully_and_start_at(self, offset)
+
+    def save_cut(self, from_offset: int, target_directory: str) -> _cut.SavedCut:
+        """Copy what `truncate_to(from_offset)` would remove into segment files of `target_directory`. Durable."""
+        return _cut.save_cut(self, from_offset, target_directory)
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Raise the log start, if it is lower; whole segments below go with the next retention pass.
+
+        The broker keeps it in `log-start-offset-checkpoint`. Raises OffsetOutOfRange beyond the log end.
+        """
+        return _cut.advance_log_start(self, offset)
+
+    def begin_flush(self) -> FlushTicket | None:
+        """Loop side: everything that has to be synced for the log's present end. None when nothing has."""
+        return _flush.begin(self)
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """Loop side, after `ticket.sync()`: raise `flushed_offset`, unless a cut made the ticket stale."""
+        _flush.finish(self, ticket)
+
+    def flush(self) -> None:
+        """All in line: for start, stop, tools and the simulator."""
+        while (ticket := self.begin_flush()) is not None:
+            ticket.sync()
+            self.finish_flush(ticket)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Delete whole old segments (time, size, log start), none above `high_watermark`; returns how many."""
+        return _retention.apply(self, now_ms, high_watermark)
+
+    def delete_doomed(self, now_ms: int) -> int | None:
+        """Remove files whose `file.delete.delay.ms` is over; returns the time of the next, None without one."""
+        return _retention.delete_doomed(self, now_ms)
+
+    def roll(self) -> None:
+        """Begin a new segment at the log's end, if the active one has batches."""
+        if self.active.size_bytes:
+            _append.roll(self, self.log_end_offset, self.log_end_offset)
+
+    def close(self, *, clean: bool) -> None:
+        """`clean`: flush, index files, a producer snapshot at the end. Else only let go of the files."""
+        if clean and self.failed is None:
+            _flush.close(self)
+        for segment in self.segments:
+            segment.close()

@@ -1,0 +1,436 @@
+"""Opening a log: the only place where its state is rebuilt. L2 storage. Kafka: LogLoader, LogSegment.recover.
+
+After a clean stop nothing is scanned but the few batches behind the last index entry. Otherwise every segment from the
+one that holds the recovery point is gone through: below the point headers only (it says that those bytes are on disk),
+from it on with checksums; the log ends before the first batch that is not right, or that does not follow the one
+before it. Indexes, aborted transactions, leader epochs and the producers' state are made anew on the way, and
+everything is synced before the log is handed out.
+
+Damage below the recovery point is never cut away: acknowledged data would go silently. It raises CorruptData.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kmirror.errors import CorruptData
+from kmirror.limits import SCAN_WINDOW_BYTES
+from kmirror.protocol.records import (
+    CONTROL_MIRROR_PID_RESET,
+    BatchHeader,
+    UnsupportedMagic,
+    check_crc,
+)
+from kmirror.storage import append, flush
+from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, parse_epochs
+from kmirror.storage.cut import SEGMENT_SUFFIXES
+from kmirror.storage.epochs import EpochCache
+from kmirror.storage.errors import UnsupportedLayout
+from kmirror.storage.flush import FACTS_FILE, Facts
+from kmirror.storage.index import MAX_RELATIVE_OFFSET
+from kmirror.storage.producer_state import AppendOrigin
+from kmirror.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from kmirror.storage.txn_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from kmirror.storage.log import Log
+
+_LEFT_OVER = (DELETED_SUFFIX, ".tmp", ".cleaned")
+_OLD_MESSAGE_OVERHEAD = 14
+
+
+def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int) -> None:
+    """Fill a new `Log`. See `Log.open` for the errors."""
+    log.fs.make_dirs(log.directory)
+    names = _tidy(log)
+    _find_segments(log, names, log_start_offset)
+    log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    facts, facts_known = _read_facts(log)
+    epochs_known = _read_epochs(log)
+    if facts.cut_offset >= 0:
+        recovery_point = min(recovery_point, facts.cut_offset)
+    rebuild_from = _load_cleanly(log) if clean else None
+    if rebuild_from is None:
+        rebuild_from = log.segment_index(max(0, recovery_point - 1))
+    elif log.epochs.latest != log.last_leader_epoch >= 0:
+        epochs_known = False
+    if not epochs_known:
+        log.epochs = EpochCache()
+    if not clean or rebuild_from < len(log.segments):
+        log.cut_offset = facts.cut_offset
+    _replay(log, rebuild_from, recovery_point, facts, facts_known=facts_known, epochs_known=epochs_known)
+    _settle(log, log_start_offset, rebuilt=rebuild_from < len(log.segments) or not clean)
+
+
+# --- what is there ----------------------------------------------------------------------------------------------
+
+
+def _tidy(log: Log) -> list[str]:
+    """Remove what interrupted deletions and rewrites left behind; returns the names that stay."""
+    kept = []
+    for name in log.fs.list_dir(log.directory):
+        if name.endswith(_LEFT_OVER):
+            log.fs.remove(f"{log.directory}/{name}")
+            log.unsynced.directory = True
+        elif name.endswith(".swap"):
+            raise UnsupportedLayout(
+                f"{log.directory}/{name}: Kafka was stopped while it compacted this log; start and stop it once more"
+            )
+        else:
+            kept.append(name)
+    return kept
+
+
+def _find_segments(log: Log, names: list[str], log_start_offset: int) -> None:
+    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
+    for name in names:
+        stem, dot, _ = name.partition(".")
+        orphan = name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)) and stem.isdigit() and dot
+        if orphan and int(stem) not in bases:
+            log.fs.remove(f"{log.directory}/{name}")
+            log.unsynced.directory = True
+    if not bases:
+        segment = append.new_segment(log, log_start_offset)
+        segment.create()
+        log.segments = [segment]
+        log.unsynced.directory = True
+        return
+    for index, base in enumerate(bases):
+        segment = append.new_segment(log, base)
+        end = bases[index + 1] if index + 1 < len(bases) else base
+        segment.attach(end, log.fs.file_size(segment.path()))
+        log.segments.append(segment)
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
+
+
+def _read_facts(log: Log) -> tuple[Facts, bool]:
+    path = f"{log.directory}/{FACTS_FILE}"
+    try:
+        return Facts.decode(log.fs.read_file(path), path), True
+    except FileNotFoundError:
+        return Facts(), False
+    except CorruptData as error:
+        log.report.notes.append(f"{error}; read anew from the log")
+        return Facts(cut_offset=0), False
+
+
+def _read_epochs(log: Log) -> bool:
+    """False when the file is missing or damaged, and there may be batches: they are read for it then."""
+    path = f"{log.directory}/{LEADER_EPOCH_FILE}"
+    try:
+        log.epochs = EpochCache(parse_epochs(log.fs.read_file(path), path))
+        return True
+    except FileNotFoundError:
+        return all(segment.size_bytes == 0 for segment in log.segments)
+    except CorruptData as error:
+        log.report.notes.append(f"{error}; read anew from the log")
+        return False
+
+
+def _load_cleanly(log: Log) -> int | None:
+    """Take the log as its clean stop left it. Returns the index of the first segment that has to be gone through
+    nevertheless (usually none: their number), None when the end of the log is not as a clean stop leaves it."""
+    active = log.active
+    try:
+        last = active.load_as_active()
+    except CorruptData as error:
+        _refuse_old_format(error, active, 0)
+        log.report.notes.append(f"{error}; the stop was not clean, or the file was changed since")
+        return None
+    log.log_end_offset = active.next_offset
+    log.last_leader_epoch = log.epochs.epoch_at(log.log_end_offset - 1) if last is None else last.leader_epoch
+    for index, segment in enumerate(log.segments):
+        try:
+            segment.load_txn_index()
+        except CorruptData as error:
+            log.report.notes.append(f"{error}; made anew")
+            return index
+    return len(log.segments)
+
+
+# --- going through ----------------------------------------------------------------------------------------------
+
+
+def load_newest_snapshot(log: Log, end_offset: int) -> int:
+    """Load the newest producer snapshot at or below `end_offset` that can be read; the others that cannot are removed.
+
+    Returns its offset, or the first segment's base offset, where the state is empty.
+    """
+    now_ms = log.clock.time_ms()
+    for offset in reversed(flush.snapshot_offsets(log)):
+        if offset > end_offset:
+            continue
+        try:
+            log.producers.load_snapshot(log.fs.read_file(log.snapshot_path(offset)), offset, now_ms)
+            return offset
+        except CorruptData as error:
+            log.report.notes.append(f"{error}; removed")
+            log.fs.remove(log.snapshot_path(offset))
+            log.unsynced.directory = True
+    base_offset = log.segments[0].base_offset
+    log.producers.clear(base_offset)
+    return base_offset
+
+
+def replay_producers(log: Log, from_offset: int) -> None:
+    """Bring the producers' state from `from_offset` to the log's end. The headers are known to be good."""
+    for segment in log.segments[log.segment_index(from_offset) :]:
+        found = segment.position_of(from_offset)
+        if found is None:
+            continue
+        for position, header in segment.headers(found[0]):
+            _apply_producers(log, segment, position, header, None, keep_aborted=False)
+    log.producers.end_offset = log.log_end_offset
+
+
+def _apply_producers(
+    log: Log, segment: Segment, position: int, header: BatchHeader, data: memoryview | None, *, keep_aborted: bool
+) -> None:
+    if header.producer_id < 0 and not header.is_control:
+        log.producers.end_offset = header.next_offset
+        return
+    marker = None
+    if header.is_control:
+        batch = data if data is not None else memoryview(segment.file.pread(header.size_bytes, position))
+        marker = append.marker_of(batch, 0, header)
+    pending = log.producers.prepare(AppendOrigin.REPLICATION, log.clock.time_ms())
+    pending.add(header, header.base_offset, marker)
+    if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:
+        resets = log.pid_reset_offsets
+        if not resets or resets[-1] < header.base_offset:
+            resets.append(header.base_offset)
+            log.unsynced.facts = True
+    for completed in pending.commit(header.next_offset):
+        if completed.aborted and keep_aborted:
+            segment.txn_index.entries.append(
+                AbortedTransaction(
+                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+                )
+            )
+
+
+class _Replay:
+    """The walk through the segments: what is expected next, and from which offset on each kind of state is made."""
+
+    def __init__(
+        self, log: Log, recovery_point: int, *, producers_from: int, facts_from: int, epochs_from: int
+    ) -> None:
+        self.log = log
+        self.recovery_point = recovery_point
+        self.producers_from = producers_from
+        self.facts_from = facts_from
+        self.epochs_from = epochs_from
+        self.expected = -1
+        self.epoch = -1
+
+    def batch(
+        self, segment: Segment, position: int, header: BatchHeader, data: memoryview | None, *, rebuild: bool
+    ) -> None:
+        """Check (when rebuilding) and take one batch. Raises CorruptData."""
+        log = self.log
+        if rebuild:
+            if data is not None:
+                check_crc(data, 0, header)
+                log.report.scanned_bytes += len(data)
+            if header.base_offset < self.expected:
+                raise CorruptData(f"offset {header.base_offset} follows {self.expected - 1}")
+            if header.leader_epoch < self.epoch and data is not None:
+                raise CorruptData(f"leader epoch {header.leader_epoch} follows {self.epoch}")
+            if not segment.fits_offset(header.last_offset):
+                raise CorruptData(f"offset {header.last_offset} is too far from {segment.base_offset}")
+            segment.note(header.last_offset, position, header.size_bytes, header.max_timestamp)
+        self.expected = header.next_offset
+        self.epoch = header.leader_epoch
+        if header.base_offset >= self.epochs_from and header.leader_epoch != log.epochs.latest:
+            log.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id > log.max_producer_id:
+            log.max_producer_id = header.producer_id
+            log.unsynced.facts = True
+        if header.base_offset >= self.producers_from or header.is_control:
+            self._producers(segment, position, header, data, rebuild=rebuild)
+
+    def _producers(
+        self, segment: Segment, position: int, header: BatchHeader, data: memoryview | None, *, rebuild: bool
+    ) -> None:
+        if header.base_offset >= self.producers_from:
+            _apply_producers(self.log, segment, position, header, data, keep_aborted=rebuild)
+        elif header.base_offset >= self.facts_from and header.producer_id < 0:
+            # Before the snapshot only MIRROR_PID_RESET matters, for `log-facts`.
+            batch = data if data is not None else memoryview(segment.file.pread(header.size_bytes, position))
+            marker = append.marker_of(batch, 0, header)
+            if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:
+                self.log.pid_reset_offsets.append(header.base_offset)
+                self.log.unsynced.facts = True
+
+
+def _replay(
+    log: Log, rebuild_from: int, recovery_point: int, facts: Facts, *, facts_known: bool, epochs_known: bool
+) -> None:
+    count = len(log.segments)
+    first_base = log.segments[0].base_offset
+    rebuild_offset = log.segments[rebuild_from].base_offset if rebuild_from < count else log.log_end_offset
+    # A snapshot must not be newer than the first rebuilt segment: its aborted transactions need the state before it.
+    producers_from = load_newest_snapshot(log, rebuild_offset)
+    flush.remove_snapshots(log, above=rebuild_offset)  # of segments that are gone through: written anew
+    log.max_producer_id = max(facts.max_producer_id, max(log.producers.entries, default=-1))
+    facts_from = min(facts.end_offset, rebuild_offset) if facts_known else first_base
+    log.pid_reset_offsets = [offset for offset in facts.pid_reset_offsets if offset < facts_from]
+    log.unsynced.facts = not facts_known
+    epochs_from = rebuild_offset if epochs_known else first_base
+    if epochs_known:
+        log.epochs.truncate_from_end(rebuild_offset)
+    start = min(producers_from, facts_from, epochs_from)
+    walk = _Replay(log, recovery_point, producers_from=producers_from, facts_from=facts_from, epochs_from=epochs_from)
+    index = log.segment_index(start)
+    while index < len(log.segments):
+        segment = log.segments[index]
+        if index < rebuild_from:
+            if start < segment.next_offset:
+                _walk_known(segment, start, walk)
+        elif not _rebuild(log, index, walk, first=index == rebuild_from):
+            break
+        index += 1
+    if rebuild_from < count:
+        active = log.active
+        log.log_end_offset = active.next_offset
+        log.last_leader_epoch = walk.epoch if walk.epoch >= 0 else log.epochs.epoch_at(log.log_end_offset - 1)
+    log.producers.end_offset = log.log_end_offset
+
+
+def _walk_known(segment: Segment, start: int, walk: _Replay) -> None:
+    found = segment.position_of(start)
+    if found is None:
+        return
+    for position, header in segment.headers(found[0]):
+        walk.batch(segment, position, header, None, rebuild=False)
+
+
+def _rebuild(log: Log, index: int, walk: _Replay, *, first: bool) -> bool:
+    """Go through one segment. False when the log ends in it, or before it, and later segments are gone."""
+    segment = log.segments[index]
+    if not first and segment.base_offset != walk.expected and not _gap_is_known(log, index, walk):
+        log.report.notes.append(
+            f"{segment.path()} begins at {segment.base_offset}, the log ended at {walk.expected}: batches between were "
+            "never on disk, the rest is cut"
+        )
+        _drop(log, index)
+        return False
+    if first:
+        walk.expected = segment.base_offset
+    else:
+        log.unsynced.paths.append(flush.write_snapshot(log, segment.base_offset))
+    size_bytes = segment.size_bytes
+    segment.reset()
+    try:
+        for position, header, data in _checked(segment, size_bytes, walk):
+            walk.batch(segment, position, header, data, rebuild=True)
+    except CorruptData as error:
+        _cut_tail(log, segment, size_bytes, walk, error)
+        walk.expected = segment.next_offset
+        _drop(log, index + 1)
+        return False
+    if not segment.size_bytes:
+        walk.expected = max(walk.expected, segment.base_offset)
+    return True
+
+
+def _gap_is_known(log: Log, index: int, walk: _Replay) -> bool:
+    """Compaction leaves gaps, below the recovery point; a gap too wide for relative offsets makes a log roll."""
+    segment, before = log.segments[index], log.segments[index - 1]
+    if segment.base_offset < walk.expected:
+        return False
+    return segment.base_offset <= walk.recovery_point or segment.base_offset - before.base_offset > MAX_RELATIVE_OFFSET
+
+
+def _checked(segment: Segment, size_bytes: int, walk: _Replay) -> Iterator[tuple[int, BatchHeader, memoryview | None]]:
+    """All batches of the file; with their bytes, for the checksum, from the recovery point on."""
+    position = 0
+    for position, header in segment.headers(0, size_bytes):
+        if header.last_offset >= walk.recovery_point:
+            break
+        yield position, header, None
+        position += header.size_bytes
+    else:
+        return
+    yield from segment.batches(position, size_bytes)
+
+
+def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error: CorruptData) -> None:
+    """The batch behind `segment.size_bytes` is bad: cut it, unless it was known to be on disk."""
+    end = segment.size_bytes
+    _refuse_old_format(error, segment, end)
+    if walk.expected < walk.recovery_point and end < size_bytes:
+        raise CorruptData(
+            f"{segment.path()} is damaged at byte {end} (offset {walk.expected}), below the recovery point "
+            f"{walk.recovery_point}: {error}. Nothing was changed. Restore the file, or lower the recovery point to "
+            "cut the log there"
+        ) from error
+    log.report.cut_bytes += size_bytes - end
+    log.report.cut_at_offset = segment.next_offset
+    log.report.notes.append(f"{segment.path()}: {size_bytes - end} bytes cut at byte {end}: {error}")
+    segment.file.truncate(end)
+
+
+def _refuse_old_format(error: CorruptData, segment: Segment, position: int) -> None:
+    """Zeros look like magic 0: only a message whose own checksum is right is one."""
+    if not isinstance(error, UnsupportedMagic):
+        return
+    head = segment.file.pread(SCAN_WINDOW_BYTES, position)
+    size = int.from_bytes(head[8:12], "big", signed=True)
+    message = head[12 : 12 + size]
+    if len(message) == size >= _OLD_MESSAGE_OVERHEAD and zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big"):
+        raise UnsupportedLayout(
+            f"{segment.path()} has messages of magic {head[16]}, older than Kafka 0.11; kmirror reads magic 2. "
+            "Let Kafka rewrite the topic first"
+        ) from error
+
+
+def _drop(log: Log, first: int) -> None:
+    for segment in reversed(log.segments[first:]):
+        log.report.cut_bytes += segment.size_bytes
+        for suffix in SEGMENT_SUFFIXES:
+            log.fs.remove(segment.path(suffix))
+        segment.close()
+    if first < len(log.segments):
+        log.unsynced.directory = True
+        del log.segments[first:]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+def _settle(log: Log, log_start_offset: int, *, rebuilt: bool) -> None:
+    """Bring the ends into order, and everything on disk that was made anew."""
+    end = log.log_end_offset
+    flush.remove_snapshots(log, above=end)
+    flush.remove_snapshots(log)
+    log.epochs.truncate_from_end(end)
+    log.epochs.truncate_from_start(log.log_start_offset)
+    log.pid_reset_offsets = [offset for offset in log.pid_reset_offsets if offset < end]
+    if end < log_start_offset:
+        from kmirror.storage.cut import truncate_fully_and_start_at
+
+        log.report.notes.append(f"{log.directory} ends at {end}, below its start {log_start_offset}: begun anew there")
+        truncate_fully_and_start_at(log, log_start_offset)
+        return
+    if rebuilt:
+        for segment in log.segments:
+            if segment.size_bytes:
+                log.unsynced.files.append(segment.file)
+        for segment in log.segments[:-1]:
+            log.unsynced.paths += segment.seal() if segment.indexes_loaded else []
+        log.unsynced.cut = True
+        log.flush()
+    log.flushed_offset = end

@@ -1,0 +1,242 @@
+"""What Kafka checks of a client's batch before it goes into a log. L2 storage. Kafka: LogValidator, DefaultRecord.
+
+Kafka reads the structure of every record of a client's append, also of compressed ones (after decompression), and
+answers INVALID_RECORD when lengths or counts do not fit; it does not read keys, values or offset deltas. `walk_records`
+does the same with as little Python as possible: it hops from length to length, copies nothing and builds no objects.
+Replicated batches are never checked this way.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from kmirror.errors import CorruptData
+from kmirror.limits import RECORD_SHAPES_REMEMBERED
+from kmirror.protocol.records import (
+    CODEC_MASK,
+    HEADER_SIZE_BYTES,
+    LENGTH_PREFIX_BYTES,
+    SMALLEST_LENGTH,
+    BatchHeader,
+    Buffer,
+    UnsupportedMagic,
+    parse_header,
+    read_varint,
+    records_payload,
+    write_varint,
+)
+from kmirror.storage.errors import InvalidRecord, InvalidTimestamp
+
+_SHORTEST_RUN = 8
+"""Below it two expressions are not worth their start."""
+
+
+class RecordSummary(NamedTuple):
+    """What the walk learns. Timestamps are -1 in a batch whose records all have none."""
+
+    min_timestamp: int
+    max_timestamp: int
+    keyless_count: int
+    offsets_in_order: bool
+
+
+def single_batch(data: Buffer) -> BatchHeader:
+    """The one batch of a client's append; an incomplete second one behind it is ignored, as Kafka trims it.
+
+    Raises InvalidRecord for none, more than one, or an old message format; CorruptData for an impossible length.
+    """
+    size = len(data)
+    if size <= LENGTH_PREFIX_BYTES + 4:
+        raise InvalidRecord("the records of a partition must be exactly one record batch, not none")
+    try:
+        header = parse_header(data)
+    except UnsupportedMagic as error:
+        raise InvalidRecord(f"{error}; produce record batches of magic 2") from None
+    end = header.length + LENGTH_PREFIX_BYTES
+    if end > size:
+        raise InvalidRecord(f"the record batch announces {end} bytes, {size} came")
+    if size - end > LENGTH_PREFIX_BYTES:
+        length = int.from_bytes(data[end + 8 : end + LENGTH_PREFIX_BYTES], "big", signed=True)
+        if SMALLEST_LENGTH <= length <= size - end - LENGTH_PREFIX_BYTES:
+            raise InvalidRecord("the records of a partition must be exactly one record batch, not several")
+    return header
+
+
+def check_client_header(header: BatchHeader) -> None:
+    """UnifiedLog.analyzeAndValidateRecords and LogValidator.validateBatch for origin CLIENT. Raises InvalidRecord."""
+    if header.base_offset != 0:
+        raise InvalidRecord(f"the base offset of a produced batch must be 0, it is {header.base_offset}")
+    if header.record_count <= 0:
+        raise InvalidRecord(f"the batch has a record count of {header.record_count}")
+    if header.last_offset_delta + 1 != header.record_count:
+        raise InvalidRecord(
+            f"the batch has {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise InvalidRecord("clients are not allowed to write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecord(f"producer {header.producer_id} sent a batch with base sequence {header.base_sequence}")
+
+
+def summarize(data: Buffer, header: BatchHeader) -> RecordSummary:
+    """Check the structure of the records of the batch at the start of `data`. Raises InvalidRecord."""
+    compressed = header.attributes & CODEC_MASK != 0
+    if compressed:
+        try:
+            payload = records_payload(data, 0, header)
+        except CorruptData as error:
+            raise InvalidRecord(f"the records cannot be decompressed: {error}") from None
+    else:
+        payload = memoryview(data)[HEADER_SIZE_BYTES : header.length + LENGTH_PREFIX_BYTES]
+    try:
+        return walk_records(payload, header.record_count, header.base_timestamp, check_offsets=compressed)
+    except (IndexError, CorruptData):
+        raise InvalidRecord("found invalid record structure: the batch ends inside a record") from None
+
+
+def walk_records(payload: Buffer, count: int, base_timestamp: int, *, check_offsets: bool) -> RecordSummary:
+    """Hop through `count` records that must fill `payload` exactly. Raises InvalidRecord, IndexError, CorruptData.
+
+    `check_offsets`: whether the summary must say if the offset deltas count from 0 (it costs; only then it is right).
+
+    Records of one shape in a row (same lengths everywhere: what most producers send most of the time) are matched by
+    one regular expression, ten times faster than Python can hop.
+    """
+    at = index = keyless_count = 0
+    in_order = True
+    deltas: set[int] = set()
+    size_bytes = len(payload)
+    shape: _Shape | None = None
+    while index < count:
+        start = at
+        size, at = _varint(payload, at)
+        end = at + size
+        if size < 0 or end > size_bytes:
+            raise InvalidRecord(f"record {index} announces {size} bytes, {size_bytes - at} are left in the batch")
+        times_at = at + 1  # behind the attributes
+        delta, offset_at = _varint(payload, times_at)
+        deltas.add(delta)
+        offset, key_at = _varint(payload, offset_at)
+        if offset != index:
+            in_order = False
+        key_size, at = _varint(payload, key_at)
+        if key_size > 0:
+            at += key_size
+        elif key_size < 0:
+            keyless_count += 1
+        value_size, at = _varint(payload, at)
+        if value_size > 0:
+            at += value_size
+        headers_at = at
+        at = at + 1 if payload[at] == 0 else _skip_headers(payload, at, end, index)
+        if at != end:
+            raise InvalidRecord(f"record {index} does not fill its {size} bytes")
+        index += 1
+        before, shape = shape, (size, offset_at - times_at, key_at - offset_at, key_size, value_size)
+        if shape == before and headers_at + 1 == end and count - index >= _SHORTEST_RUN:
+            record_bytes = end - start
+            run = _match_run(payload, at, record_bytes, shape, count - index, deltas)
+            if run and check_offsets and in_order:
+                in_order = _offsets_count_on(payload, at, at + run * record_bytes, shape, index, run)
+            at += run * record_bytes
+            index += run
+            keyless_count += run if key_size < 0 else 0
+            shape = None
+    if at != size_bytes:
+        raise InvalidRecord(f"{size_bytes - at} bytes are left behind the {count} records of the batch")
+    if not deltas:
+        return RecordSummary(-1, -1, keyless_count, in_order)
+    return RecordSummary(base_timestamp + min(deltas), base_timestamp + max(deltas), keyless_count, in_order)
+
+
+def _varint(payload: Buffer, at: int) -> tuple[int, int]:
+    """`read_varint` with the two shortest forms in line: they are nearly all there are."""
+    low = payload[at]
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), at + 1
+    high = payload[at + 1]
+    if high < 0x80:
+        low = low & 0x7F | high << 7
+        return (low >> 1) ^ -(low & 1), at + 2
+    return read_varint(payload, at)
+
+
+_Shape = tuple[int, int, int, int, int]
+"""Record size, bytes of the timestamp and offset deltas, key size, value size; no headers."""
+
+
+class _Patterns(NamedTuple):
+    run: re.Pattern[bytes]
+    timestamps: re.Pattern[bytes]
+    offsets: re.Pattern[bytes]
+
+
+@lru_cache(maxsize=RECORD_SHAPES_REMEMBERED)
+def _patterns(shape: _Shape) -> _Patterns:
+    """One expression that matches a run of such records, two that take a delta out of each."""
+    size, time_bytes, offset_bytes, key_size, value_size = shape
+    head = _literal_varint(size) + b"."
+    times, offsets = (b"[\x80-\xff]{%d}[\x00-\x7f]" % (size - 1) for size in (time_bytes, offset_bytes))
+    tail = _literal_varint(key_size) + b".{%d}" % max(0, key_size)
+    tail += _literal_varint(value_size) + b".{%d}" % max(0, value_size) + b"\\x00"
+    return _Patterns(
+        re.compile(b"(?:" + head + times + offsets + tail + b")*", re.DOTALL),
+        re.compile(head + b"(" + times + b")" + offsets + tail, re.DOTALL),
+        re.compile(head + times + b"(" + offsets + b")" + tail, re.DOTALL),
+    )
+
+
+def _literal_varint(value: int) -> bytes:
+    out = bytearray()
+    write_varint(value, out)
+    return re.escape(bytes(out))
+
+
+def _match_run(payload: Buffer, at: int, record_bytes: int, shape: _Shape, limit: int, deltas: set[int]) -> int:
+    """How many of the next `limit` records have this shape. Adds their timestamp deltas to `deltas`."""
+    patterns = _patterns(shape)
+    match = patterns.run.match(payload, at, min(len(payload), at + limit * record_bytes))
+    end = at if match is None else match.end()
+    run = (end - at) // record_bytes
+    for delta in set(patterns.timestamps.findall(payload, at, end)):
+        deltas.add(_varint(delta, 0)[0])
+    return run
+
+
+def _offsets_count_on(payload: Buffer, at: int, end: int, shape: _Shape, index: int, count: int) -> bool:
+    expected = bytearray()
+    for offset in range(index, index + count):
+        write_varint(offset, expected)
+    return b"".join(_patterns(shape).offsets.findall(payload, at, end)) == expected
+
+
+def _skip_headers(payload: Buffer, at: int, end: int, index: int) -> int:
+    count, at = read_varint(payload, at)
+    if count < 0 or count > end - at:
+        raise InvalidRecord(f"record {index} announces {count} headers")
+    for _ in range(count):
+        size, at = read_varint(payload, at)
+        if size < 0:
+            raise InvalidRecord(f"record {index} has a header key of negative size")
+        at += size
+        size, at = read_varint(payload, at)
+        if size > 0:
+            at += size
+        if at > end:
+            raise InvalidRecord(f"record {index} has a header that ends beyond it")
+    return at
+
+
+def check_timestamps(summary: RecordSummary, *, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
+    """LogValidator.validateTimestamp for CreateTime; records without a timestamp (-1) pass. Raises InvalidTimestamp.
+
+    A batch with both -1 and real times is judged by its smallest real one only when the limit could matter at all.
+    """
+    low, high = summary.min_timestamp, summary.max_timestamp
+    if high - now_ms > after_max_ms or (low >= 0 and now_ms - low > before_max_ms):
+        raise InvalidTimestamp(
+            f"timestamps {low} to {high} are not all within [{now_ms - before_max_ms}, {now_ms + after_max_ms}] "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+        )
