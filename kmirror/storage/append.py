@@ -45,9 +45,10 @@ from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducer
 from kmirror.storage.segment import Segment
 from kmirror.storage.txn_index import AbortedTransaction
 from kmirror.storage.validation import check_client_header, check_timestamps, single_batch, summarize
+from kmirror.storage.values import AppendResult, LogMode
 
 if TYPE_CHECKING:
-    from kmirror.storage.log import AppendResult, Log
+    from kmirror.storage.log import Log
 
 _MARKER_HEAD = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
@@ -94,8 +95,6 @@ def append(
 
 
 def _append_client(log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch_bumps: bool) -> AppendResult:
-    from kmirror.storage.log import AppendResult, LogMode
-
     if log.mode is not LogMode.WRITABLE:
         raise ReadOnlyLog(f"{log.directory} is {log.mode.value}")
     header = single_batch(data)
@@ -186,8 +185,6 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
 def _append_coordinator(
     log: Log, data: Buffer, leader_epoch: int, now_ms: int, transaction_version: int
 ) -> AppendResult:
-    from kmirror.storage.log import AppendResult, LogMode
-
     if log.mode is LogMode.READ_ONLY:
         raise ReadOnlyLog(f"{log.directory} is {log.mode.value}")
     append_time = log.config.message_timestamp_type == "LogAppendTime"
@@ -256,8 +253,6 @@ def marker_of(data: Buffer, position: int, header: BatchHeader) -> Marker | None
 
 
 def _append_replicated(log: Log, data: Buffer, now_ms: int) -> AppendResult:
-    from kmirror.storage.log import AppendResult, LogMode
-
     if log.mode is not LogMode.READ_ONLY:
         raise ReadOnlyLog(f"{log.directory} is {log.mode.value}: it takes no replicated batches")
     found = _check_replicated(log, data)

@@ -12,17 +12,14 @@ Here are the state and the public face; the work is in modules beside it: `appen
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kmirror.clock import Clock
 from kmirror.errors import DiskFailure
 from kmirror.protocol.records import BatchHeader
-from kmirror.slices import FileSlice
 from kmirror.storage import append as _append
 from kmirror.storage import cut as _cut
 from kmirror.storage import flush as _flush
@@ -33,87 +30,23 @@ from kmirror.storage.filesystem import Buffer, FileSystem
 from kmirror.storage.producer_state import AppendOrigin, ProducerState
 from kmirror.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from kmirror.storage.txn_index import AbortedTransaction
+from kmirror.storage.values import AppendResult, LogConfig, LogMode, LogRead, RecoveryReport, TimestampOffset
 
 if TYPE_CHECKING:
     from kmirror.storage.flush import FlushTicket
 
-LONG_MAX = 2**63 - 1
+__all__ = [
+    "AppendOrigin",
+    "AppendResult",
+    "Log",
+    "LogConfig",
+    "LogMode",
+    "LogRead",
+    "RecoveryReport",
+    "TimestampOffset",
+]
+
 _BASE_OFFSET = attrgetter("base_offset")
-
-
-class LogMode(enum.Enum):
-    """Who may append. SEALING (a mirror's STOPPING) lets COORDINATOR write ABORT markers and MIRROR_PID_RESET only."""
-
-    WRITABLE = "writable"
-    READ_ONLY = "read-only"
-    SEALING = "sealing"
-
-
-@dataclass(slots=True)
-class LogConfig:
-    """The topic settings that a log needs, with Kafka's defaults (LogConfig)."""
-
-    segment_bytes: int = 1024 * 1024 * 1024
-    segment_ms: int = 7 * 24 * 60 * 60 * 1000
-    segment_index_bytes: int = 10 * 1024 * 1024
-    index_interval_bytes: int = 4096
-    max_message_bytes: int = 1024 * 1024 + 12
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 60 * 60 * 1000
-    compression_type: str = "producer"
-    cleanup_policy: str = "delete"
-    flush_messages: int = 1
-    retention_ms: int = 7 * 24 * 60 * 60 * 1000
-    retention_bytes: int = -1
-    file_delete_delay_ms: int = 60_000
-
-    @property
-    def compact(self) -> bool:
-        return "compact" in self.cleanup_policy
-
-    @property
-    def delete(self) -> bool:
-        return "delete" in self.cleanup_policy
-
-
-class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 on CreateTime topics; a duplicate names the offsets of the batch kept the first time
-    (and, as Kafka does, that batch's largest timestamp as append time)."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int = -1
-    duplicate: bool = False
-    batch_count: int = 1
-    size_bytes: int = 0
-
-
-@dataclass(slots=True)
-class LogRead:
-    """Whole batches. `next_offset`: where a reader that takes all of it goes on."""
-
-    slices: list[FileSlice]
-    size_bytes: int
-    next_offset: int
-
-
-class TimestampOffset(NamedTuple):
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening found. `cut_bytes` counts what was removed behind the last good batch; `notes` are for the log."""
-
-    scanned_bytes: int = 0
-    cut_bytes: int = 0
-    cut_at_offset: int = -1
-    missing_from_offset: int = -1
-    """The log ends here although the recovery point says more was on disk; -1 when it does not."""
-    notes: list[str] = field(default_factory=list)
 
 
 class Log:

@@ -15,15 +15,14 @@ from kmirror.protocol.records import BatchHeader, read_records
 from kmirror.slices import FileSlice
 from kmirror.storage.segment import Segment
 from kmirror.storage.txn_index import AbortedTransaction
+from kmirror.storage.values import LogRead, TimestampOffset
 
 if TYPE_CHECKING:
-    from kmirror.storage.log import Log, LogRead, TimestampOffset
+    from kmirror.storage.log import Log
 
 
 def read(log: Log, offset: int, *, max_bytes: int, limit_offset: int, at_least_one: bool) -> LogRead:
     """See `Log.read`."""
-    from kmirror.storage.log import LogRead
-
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRange(
             f"offset {offset} is outside [{log.log_start_offset}, {log.log_end_offset}] of {log.directory}"
@@ -106,8 +105,6 @@ def offset_for_timestamp(log: Log, timestamp_ms: int, limit_offset: int) -> Time
 
 
 def _first_in_segment(log: Log, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
-    from kmirror.storage.log import TimestampOffset
-
     start = max(segment.time_index.offset_for(timestamp_ms), log.log_start_offset)
     found = segment.position_of(start)
     if found is None:
@@ -133,8 +130,6 @@ def max_timestamp_offset(log: Log, limit_offset: int) -> TimestampOffset | None:
 
 
 def _first_with(segment: Segment, timestamp: int, last_offset: int, limit_offset: int) -> TimestampOffset | None:
-    from kmirror.storage.log import TimestampOffset
-
     found = segment.position_of(last_offset)
     if found is None:
         return None
