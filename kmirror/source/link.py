@@ -1,7 +1,7 @@
 """The link of one mirror: carries messages between the source's brokers and `Mirrors`, and decides nothing.
 
-Tasks of one link: the control task (metadata, topic configs, handing out questions), one task per group of questions
-to a broker, and one fetch task per source broker. Questions and fetches use connections of their own, so a long poll
+Tasks of one link: one for metadata and topic configs, one that hands out questions, one per group of questions to a
+broker, and one fetch task per source broker. Questions and fetches use connections of their own, so a long poll
 never delays them.
 
 What holds:
@@ -54,6 +54,8 @@ _EARLY_REFRESH_MAX_MS = 1_000
 """Metadata asked for out of turn: Kafka's retry.backoff.ms and retry.backoff.max.ms."""
 _PEER_BACKOFF_MAX_MS = 30_000
 """A broker that accepts connections and then fails every Fetch is asked again at most this rarely."""
+_PAUSE_MS = 50
+"""After an answer that brought news but no bytes (errors come without a long poll): whatever the plan, never spin."""
 _MAX_SESSIONS = 3
 """New fetch sessions in a row that a broker may refuse before its connection is given up."""
 _YIELD_AFTER_BYTES = 1024 * 1024
@@ -65,6 +67,7 @@ class MirrorPort(Protocol):
 
     def metadata_topics(self, mirror: str) -> list[str] | None: ...
     def metadata_requested(self, mirror: str) -> bool: ...
+    def config_topics(self, mirror: str) -> list[str]: ...
     def source_metadata(self, mirror: str, metadata: SourceMetadata) -> None: ...
     def source_unreachable(self, mirror: str, broker_id: int | None, reason: str) -> None: ...
     def source_configs(self, mirror: str, configs: dict[str, dict[str, str | None]]) -> None: ...
@@ -105,13 +108,19 @@ class Link:
         """Until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                await self._control(nursery)
+                nursery.start_soon(self._keep_metadata)
+                while True:
+                    seen = self.wakeup.serial
+                    self._hand_out(nursery)
+                    self._start_fetching(nursery)
+                    await self.wakeup.wait(seen)
         finally:
             self.cluster.close()
 
-    # --- control
+    # --- metadata
 
-    async def _control(self, nursery: trio.Nursery) -> None:
+    async def _keep_metadata(self) -> None:
+        """A task of its own: a bootstrap address that swallows packets must not delay questions to living brokers."""
         self._refresh_at_s = trio.current_time()
         while True:
             seen = self.wakeup.serial
@@ -122,12 +131,10 @@ class Link:
                     await self._sync_configs()
                 self.cluster.close_idle()
             elif now_s >= self._early_at_s and self._mirrors.metadata_requested(self._name):
+                self._early_at_s = now_s + self._early.failed() / 1000
                 await self._refresh()
-                self._early_at_s = trio.current_time() + self._early.failed() / 1000
             elif now_s >= self._early_at_s + _EARLY_REFRESH_MAX_MS / 1000:
                 self._early.succeeded()
-            self._hand_out(nursery)
-            self._start_fetching(nursery)
             wake_at_s = self._refresh_at_s
             if self._mirrors.metadata_requested(self._name):
                 wake_at_s = min(wake_at_s, self._early_at_s)
@@ -141,18 +148,16 @@ class Link:
             connection = await self.cluster.connection(purpose=CONTROL)
         except (PeerError, DecodeError) as error:
             self._mirrors.source_unreachable(self._name, None, str(error))
-            self._early_at_s = trio.current_time()  # the next try waits for the address's own back-off
-            self._refresh_at_s = trio.current_time() + min(1.0, self.config.refresh_interval_ms / 1000)
+            self._refresh_at_s = trio.current_time()  # again at once: the addresses have their own back-off
             return False
         capable = calls.speaks_mirror_apis(connection)
         metadata = _source_metadata(response, topics, cluster_id=response.cluster_id, capable=capable)
         self._mirrors.source_metadata(self._name, metadata)
+        self.wakeup.wake()
         return True
 
     async def _sync_configs(self) -> None:
-        topics = self._mirrors.metadata_topics(self._name)
-        if topics is None:
-            topics = []
+        topics = self._mirrors.config_topics(self._name)
         found: dict[str, dict[str, str | None]] = {}
         try:
             for at in range(0, len(topics), MAX_CONFIG_TOPICS_PER_REQUEST):
@@ -172,6 +177,8 @@ class Link:
     # --- questions
 
     def _hand_out(self, nursery: trio.Nursery) -> None:
+        if not self.cluster.nodes:  # the first metadata is on its way, and with it the brokers' addresses
+            return
         groups: dict[int, list[Query]] = {}
         for query in self._mirrors.queries(self._name):
             if query.id not in self._asked:
@@ -244,10 +251,13 @@ class Link:
                     self._mirrors.examine(self._name, item, _fetch_answer(data))
                     for item, data in session.take(response)
                 ]
+                if examined and not any(one.accepted for one in examined):
+                    await self._apply(examined)  # the plan depends on what becomes of the errors
+                    examined = []
+                    await trio.sleep(_PAUSE_MS / 1000)
                 items = self._mirrors.plan_fetch(self._name, broker_id, after=examined)
                 ticket = await self._send(connection, session, items) if items else None
                 await self._apply(examined)
-                self.wakeup.wake()
             items = self._mirrors.plan_fetch(self._name, broker_id)
 
     async def _send(self, connection: Connection, session: FetchSession, items: Sequence[FetchItem]) -> Any:

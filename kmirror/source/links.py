@@ -8,7 +8,7 @@ since then the process must stop. A changed `LinkConfig.generation` ends the old
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Protocol
 
@@ -31,7 +31,7 @@ CLIENT_ID_PREFIX = "kmirror-"
 
 class MirrorsPort(MirrorPort, Protocol):
     def links(self) -> Mapping[str, LinkConfig]: ...
-    def set_waker(self, callback: object) -> None: ...
+    def set_waker(self, callback: Callable[[str], None]) -> None: ...
     def due(self, now_ms: int) -> int | None: ...
     def tick(self, now_ms: int) -> None: ...
 
@@ -73,7 +73,7 @@ class Links:
                     await self._reconcile(nursery)
                     await self._changed.wait(seen)
         finally:
-            self._mirrors.set_waker(None)
+            self._mirrors.set_waker(_nobody)
 
     def _wake(self, mirror: str) -> None:
         running = self._running.get(mirror)
@@ -130,6 +130,10 @@ class Links:
                 await trio.lowlevel.checkpoint()
                 continue
             await self._timers.wait(seen, timeout_s=float("inf") if wait_ms is None else wait_ms / 1000)
+
+
+def _nobody(mirror: str) -> None:
+    """Hears the wakes when no link runs any more."""
 
 
 def _holds(error: BaseException, kind: type[BaseException]) -> bool:

@@ -48,6 +48,8 @@ from kmirror.source.errors import PeerUnreachable
 from kmirror.source.transport import StreamTransport
 
 Ranges = dict[str, tuple[int, int]]
+Key = tuple[bytes | str, int]
+"""Topic id or name, as the version says it, and partition."""
 
 KAFKA_2_1_1: Ranges = {
     "Produce": (0, 7),
@@ -154,7 +156,7 @@ class FakeBroker:
         self.seen: list[Seen] = []
         self.dialed_at_s: list[float] = []
         self.streams: list[trio.StapledStream] = []  # type: ignore[type-arg]
-        self.sessions: dict[int, dict[tuple[str, int], Any]] = {}
+        self.sessions: dict[int, dict[Key, Any]] = {}
         self.session_epochs: dict[int, int] = {}
         self._next_session = 100 * node_id
 
@@ -207,7 +209,7 @@ class FakeBroker:
             await stream.send_all(response)
             return True
         pieces = frames.response_frame(api, version, header.correlation_id, response)
-        await stream.send_all(b"".join(bytes(piece) for piece in pieces))
+        await stream.send_all(_plain(pieces))
         return True
 
     async def on_api_versions(self, _message: Any, _version: int) -> ApiVersionsResponse:
@@ -311,7 +313,7 @@ class FakeBroker:
             for name, value in (topic.configs if topic is not None else {}).items():
                 result.configs.append(DescribeConfigsResourceResult(name=name, value=value, config_source=1))
             result.configs.append(
-                DescribeConfigsResourceResult(name="retention.ms", value="604800000", config_source=5)
+                DescribeConfigsResourceResult(name="max.message.bytes", value="1048588", config_source=5)
             )
             response.results.append(result)
         return response
@@ -327,20 +329,19 @@ class FakeBroker:
             while True:
                 response = self._read(wanted, message, version, full=full)
                 parts = [part for topic in response.responses for part in topic.partitions]
-                if any(part.error_code or len(part.records) for part in parts) or not message.max_wait_ms:
+                if any(part.error_code or len(_plain(part.records)) for part in parts) or not message.max_wait_ms:
                     break
                 await self.cluster.changed.wait()
         response.session_id = session_id
         return response
 
-    def _session(self, message: Any, version: int) -> tuple[dict[tuple[str, int], Any], int, int]:
-        names = {topic.topic_id: name for name, topic in self.cluster.topics.items()}
+    def _session(self, message: Any, version: int) -> tuple[dict[Key, Any], int, int]:
+        def identity(topic: Any) -> bytes | str:
+            found: bytes | str = topic.topic_id if version >= 13 else topic.topic
+            return found
 
-        def name_of(topic: Any) -> str:
-            return names.get(topic.topic_id, topic.topic_id.hex()) if version >= 13 else topic.topic
-
-        def flat(topics: list[Any]) -> dict[tuple[str, int], Any]:
-            return {(name_of(topic), part.partition): part for topic in topics for part in topic.partitions}
+        def flat(topics: list[Any]) -> dict[Key, Any]:
+            return {(identity(topic), part.partition): part for topic in topics for part in topic.partitions}
 
         if message.session_epoch == -1:
             self.sessions.pop(message.session_id, None)
@@ -359,45 +360,52 @@ class FakeBroker:
         self.session_epochs[message.session_id] += 1
         for topic in message.forgotten_topics_data:
             for index in topic.partitions:
-                held.pop((name_of(topic), index), None)
+                held.pop((identity(topic), index), None)
         held.update(flat(message.topics))
         return held, 0, message.session_id
 
-    def _read(self, wanted: dict[tuple[str, int], Any], message: Any, version: int, *, full: bool) -> FetchResponse:
+    def _read(self, wanted: dict[Key, Any], message: Any, version: int, *, full: bool) -> FetchResponse:
         response = FetchResponse()
-        topics: dict[str, FetchableTopicResponse] = {}
+        topics: dict[bytes | str, FetchableTopicResponse] = {}
+        names = {topic.topic_id: name for name, topic in self.cluster.topics.items()}
         left = message.max_bytes
-        for (name, index), asked in wanted.items():
+        for (identity, index), asked in wanted.items():
+            name = names.get(identity) if isinstance(identity, bytes) else identity
             code, part = self.check(name, index, asked.current_leader_epoch)
             data = PartitionData(partition_index=index, error_code=code)
-            if version >= 13 and name not in self.cluster.topics:
+            if name is None:
                 data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             elif not code and part is not None:
-                data.high_watermark = data.last_stable_offset = part.end
-                data.log_start_offset = part.log_start
-                if not part.log_start <= asked.fetch_offset <= part.end:
-                    data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-                    data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
-                elif left > 0:
-                    data.records = part.read(asked.fetch_offset, min(left, asked.partition_max_bytes))
-                    left -= len(data.records)
-            elif code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and part and version >= 12:
+                left -= self._fill(data, part, asked, left)
+            elif part is not None and version >= 12:
                 data.current_leader = FetchLeaderIdAndEpoch(leader_id=part.leader, leader_epoch=part.leader_epoch)
-            if full or data.error_code or len(data.records):
-                topic = topics.get(name)
-                if topic is None:
-                    topic = topics[name] = (
-                        FetchableTopicResponse(topic_id=self._id_of(name))
-                        if version >= 13
-                        else FetchableTopicResponse(topic=name)
+            if full or data.error_code or len(_plain(data.records)):
+                if identity not in topics:
+                    topics[identity] = (
+                        FetchableTopicResponse(topic_id=identity)
+                        if isinstance(identity, bytes)
+                        else FetchableTopicResponse(topic=identity)
                     )
-                    response.responses.append(topic)
-                topic.partitions.append(data)
+                    response.responses.append(topics[identity])
+                topics[identity].partitions.append(data)
         return response
 
-    def _id_of(self, name: str) -> bytes:
-        topic = self.cluster.topics.get(name)
-        return topic.topic_id if topic is not None else bytes.fromhex(name)
+    @staticmethod
+    def _fill(data: PartitionData, part: FakePartition, asked: Any, left: int) -> int:
+        if not part.log_start <= asked.fetch_offset <= part.end:
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
+            return 0
+        data.high_watermark = data.last_stable_offset = part.end
+        data.log_start_offset = part.log_start
+        records = part.read(asked.fetch_offset, min(left, asked.partition_max_bytes)) if left > 0 else b""
+        data.records = records
+        return len(records)
+
+
+def _plain(records: Any) -> bytes:
+    """Records and frames as one buffer; the fake holds everything in memory."""
+    return b"".join([bytes(piece) for piece in records]) if isinstance(records, list) else bytes(records or b"")
 
 
 async def _exactly(stream: Any, size_bytes: int) -> bytes:

@@ -140,7 +140,10 @@ async def test_conveniences(nursery: trio.Nursery, versions: Ranges, autojump_cl
             answer = await cluster.fetch_once("t", index, 3)
             assert bytes(answer.records) == part.batches[1] and answer.high_watermark == 5
         configs = (await cluster.describe_topic_configs(["t"]))["t"].entries
-        assert configs["segment.bytes"].is_dynamic_topic_config and not configs["retention.ms"].is_dynamic_topic_config
+        assert (
+            configs["segment.bytes"].is_dynamic_topic_config
+            and not configs["max.message.bytes"].is_dynamic_topic_config
+        )
 
 
 async def test_fetch_and_epochs_follow_a_leader_that_moved(nursery: trio.Nursery, autojump_clock: object) -> None:
@@ -160,4 +163,4 @@ async def test_fetch_and_epochs_follow_a_leader_that_moved(nursery: trio.Nursery
         assert end.error_code == ErrorCode.FENCED_LEADER_EPOCH
         configs = await cluster.describe_topic_configs(["t", "none"])
         assert configs["none"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert {name: entry.value for name, entry in configs["t"].entries.items()} == {"retention.ms": "604800000"}
+        assert {name: entry.value for name, entry in configs["t"].entries.items()} == {"max.message.bytes": "1048588"}
