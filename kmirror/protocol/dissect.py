@@ -335,9 +335,16 @@ def _one(type_: Type, version: int, *, flexible: bool, compact: bool, nullable: 
 # --- parse, build, dissect ----------------------------------------------------------------------------------------
 
 
+_constructs: dict[tuple[type[Any], int], Fields] = {}
+
+
 def message_construct(cls: type[Any], version: int) -> Fields:
-    schema = schema_of(cls)
-    return Fields(schema, version, flexible=version in schema.flexible)
+    """The construct object of a message in one version; kept, since making it takes longer than using it."""
+    found = _constructs.get((cls, version))
+    if found is None:
+        schema = schema_of(cls)
+        found = _constructs[cls, version] = Fields(schema, version, flexible=version in schema.flexible)
+    return found
 
 
 def parse(cls: type[T], data: Buffer, version: int, *, exact: bool = False) -> T:

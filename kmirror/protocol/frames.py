@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from kmirror.errors import DecodeError
-from kmirror.limits import COALESCE_BELOW_BYTES
+from kmirror.errors import DecodeError, EncodeError
+from kmirror.limits import COALESCE_BELOW_BYTES, MAX_CLIENT_ID_BYTES
 from kmirror.protocol import registry, wire
 from kmirror.protocol.compile import Buffer, decode, encode_pieces
 from kmirror.protocol.errors import ErrorCode
@@ -74,6 +74,8 @@ def _skip_header_tags(frame: Buffer, offset: int, end: int, name: str) -> int:
 def request_frame(api: Api, version: int, correlation_id: int, client_id: str | None, message: object) -> bytes:
     """A whole request, with the size in front. Raises EncodeError."""
     name = None if client_id is None else client_id.encode()
+    if name is not None and len(name) > MAX_CLIENT_ID_BYTES:
+        raise EncodeError(f"client id of {len(name)} bytes, its length field holds {MAX_CLIENT_ID_BYTES}")
     header = _REQUEST_START.pack(api.key, version, correlation_id, -1 if name is None else len(name))
     pieces: list[Piece] = []
     size_bytes = encode_pieces(message, version, pieces)
