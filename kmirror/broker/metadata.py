@@ -57,16 +57,6 @@ class TopicState:
         return self.name in INTERNAL_TOPICS
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What ApiVersions says of features: name to (lowest, highest) supported level, name to level in force."""
-
-    supported: dict[str, tuple[int, int]]
-    finalized: dict[str, int]
-    epoch: int
-    """Grows with the metadata log (Kafka: the offset of the image)."""
-
-
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION_FEATURE: (METADATA_LEVEL, METADATA_LEVEL),
     kip.FEATURE: (0, kip.FEATURE_MAX_LEVEL),

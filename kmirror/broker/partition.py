@@ -86,6 +86,7 @@ class Partition:
         *,
         services: Services,
         open_log: Callable[[], Log],
+        exists: Callable[[], bool],
         internal: bool = False,
         min_insync_replicas: int = 1,
     ) -> None:
@@ -99,6 +100,7 @@ class Partition:
         self.deleted = False
         self._services = services
         self._open_log = open_log
+        self._exists = exists
         self._log: Log | None = None
         self._mode = LogMode.WRITABLE
         self._high_watermark = 0
@@ -135,6 +137,11 @@ class Partition:
     def opened_log(self) -> Log | None:
         """The log when it is open already: for checkpoints, retention and closing, which must not open any."""
         return self._log
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the partition has a directory: one that was never written to has none."""
+        return self._log is not None or self._exists()
 
     @property
     def durable(self) -> bool:

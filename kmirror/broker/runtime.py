@@ -131,7 +131,10 @@ class Runtime:
     def replay_log(self, log_id: LogId) -> int:
         """Replay everything that the log holds, at start. Returns the number of records. Raises CorruptData."""
         codec, replay = self._topics[log_id.topic]
-        log = self._partition_of(log_id).log
+        partition = self._partition_of(log_id)
+        if not partition.is_on_disk:
+            return 0
+        log = partition.log
         count = 0
         for header, data in log.batches(log.log_start_offset, log.log_end_offset):
             if header.is_control:

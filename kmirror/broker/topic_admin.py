@@ -64,10 +64,7 @@ class TopicAdmin:
     # -- create --------------------------------------------------------------------------------------------------
 
     def create(self, spec: CreateTopicSpec) -> Promise[TopicState]:
-        """Settled when the topic can be produced to. With `validate_only` the topic is described, not made.
-
-        The number of partitions is that of `registrations`; `partitions` stays empty when nothing was made.
-        """
+        """Settled when the topic can be produced to. With `validate_only` the topic is described, not made."""
         promise: Promise[TopicState] = Promise()
         try:
             planned = self._plan(spec)
@@ -75,6 +72,7 @@ class TopicAdmin:
             promise.fail(error)
             return promise
         if spec.validate_only:
+            planned.partitions = self._world.make_partitions(planned, range(len(planned.registrations)))
             promise.resolve(planned)
             return promise
         written = self._write(self._creation_records(planned))

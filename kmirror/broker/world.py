@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kmirror.broker import topic_config
 from kmirror.broker.config import BrokerConfig
@@ -24,7 +24,6 @@ from kmirror.broker.metadata import (
     METADATA_TOPIC,
     MIRROR_RESOURCE,
     SUPPORTED_FEATURES,
-    Features,
     MetadataImage,
     TopicState,
 )
@@ -44,6 +43,7 @@ from kmirror.storage.log import Log, LogConfig, LogMode
 
 if TYPE_CHECKING:
     from kmirror.broker.fetch import FetchSessions
+    from kmirror.broker.mirroring import Mirrors
 
 log = logging.getLogger("kmirror.broker")
 
@@ -103,7 +103,7 @@ class World:
         self.layers = BrokerLayers(config, self.image.default_broker_configs, {})
         self.topics = TopicAdmin(self)
         self.configs = ConfigAdmin(self)
-        self.mirrors: Any = None
+        self.mirrors: Mirrors
         self.producer_ids: ProducerIdAllocator
         self._fetch_sessions: FetchSessions | None = None
 
@@ -146,7 +146,7 @@ class World:
         self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
         if not self.directory.clean:
             self._recover_logs()
-        self.mirrors = mirrors(self)
+        self.mirrors = cast("Mirrors", mirrors(self))
         self.mirrors.recovered()
         if not self.directory.clean:
             self._raise_epochs()
@@ -181,7 +181,7 @@ class World:
     def _recover_logs(self) -> None:
         """After an unclean stop every log on disk is opened, so that what it says is known and flushed."""
         for partition in self.partitions():
-            if self.fs.exists(self.directory.partition_path(partition.topic_name, partition.index)):
+            if partition.is_on_disk:
                 try:
                     flush_now(partition.log)
                 except ApiError as error:
@@ -222,6 +222,7 @@ class World:
             METADATA_LEADER_EPOCH,
             services=self._services,
             open_log=open_log,
+            exists=lambda: self.fs.exists(self.directory.partition_path(METADATA_TOPIC, 0)),
             internal=True,
         )
 
@@ -241,6 +242,7 @@ class World:
             topic.registrations[index].leader_epoch,
             services=self._services,
             open_log=open_log,
+            exists=lambda: self.fs.exists(self.directory.partition_path(topic.name, index)),
             internal=topic.internal,
             min_insync_replicas=self._min_insync_replicas(topic),
         )
@@ -284,8 +286,9 @@ class World:
         return topic.partitions[index]
 
     @property
-    def features(self) -> Features:
-        return Features(SUPPORTED_FEATURES, self.image.features, self._metadata.log_end_offset - 1)
+    def metadata_offset(self) -> int:
+        """Offset of the newest metadata record; grows with every change of the image."""
+        return self._metadata.log_end_offset - 1
 
     def check_topic_name(self, name: str) -> None:
         """Raises ApiError 17 when no topic can have this name."""
@@ -431,7 +434,8 @@ class World:
         self.write_log_starts()
 
     def write_log_starts(self) -> None:
-        self.directory.write_log_starts(self._offsets(self.directory.log_starts, _start))
+        starts = self._offsets(self.directory.log_starts, _start)
+        self.directory.write_log_starts({key: offset for key, offset in starts.items() if offset})
 
     def _offsets(self, before: Mapping[tuple[str, int], int], of: Callable[[Log], int]) -> dict[tuple[str, int], int]:
         """One value per partition: of its log when that is open, else what the last checkpoint said."""

@@ -77,6 +77,7 @@ def test_defaults_assignments_and_validate_only() -> None:
     broker = Broker({"num.partitions": "4"})
     planned = broker.settle(broker.world.create_topic(CreateTopicSpec("t", validate_only=True)))
     assert len(planned.registrations) == 4
+    assert len(planned.partitions) == 4
     assert not broker.world.image.topics_by_name
     topic_id = uuids.random_id()
     topic = broker.settle(broker.world.create_topic(CreateTopicSpec("t", topic_id=topic_id)))
