@@ -40,7 +40,7 @@ class LinkConfig:
     refresh_interval_ms: int
 
 
-# --- what the source says about itself --------------------------------------------------------------------------------
+# --- what the source says about itself ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class SourceMetadata:
     complete: bool = False
 
 
-# --- questions -----------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class ErrorAnswer:
 Answer = EpochEndAnswer | OffsetAnswer | BatchAnswer | LineageAnswer | ErrorAnswer
 
 
-# --- fetching ------------------------------------------------------------------------------------------------------
+# --- fetching -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Examined:
     refusal: str | None = None
 
 
-# --- operator side ---------------------------------------------------------------------------------------------------
+# --- operator side --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Machine(FailoverMixin):
         self._advance(facts, now_ms, out)
         return out
 
-    # -- events: the operator -----------------------------------------------------------------------------------------
+    # -- events: the operator ----------------------------------------------------------------------------------------
 
     def _on_loaded(self, event: ev.Loaded, facts: Facts, now_ms: int, out: Outcome) -> None:
         self.mode = mode_of(self.recorded.state)
@@ -114,7 +114,7 @@ class Machine(FailoverMixin):
         self._decide_from = None
         self._asked = None
 
-    # -- events: the source -------------------------------------------------------------------------------------------
+    # -- events: the source ------------------------------------------------------------------------------------------
 
     def _on_source_seen(self, event: ev.SourceSeen, facts: Facts, now_ms: int, out: Outcome) -> None:
         """The highest epoch wins; while an election is running (no leader) the old leader is kept."""
@@ -188,7 +188,7 @@ class Machine(FailoverMixin):
         self._pause_source(now_ms, answer.message or f"the source answered error {answer.code}")
         self._want_metadata(out)
 
-    # -- events: the data ---------------------------------------------------------------------------------------------
+    # -- events: the data --------------------------------------------------------------------------------------------
 
     def _on_appended(self, event: ev.Appended, facts: Facts, now_ms: int, out: Outcome) -> None:
         self.source_high_watermark = event.source_high_watermark
@@ -228,7 +228,7 @@ class Machine(FailoverMixin):
             self._fence_to = event.epoch
             self._record(out, facts, State.EPOCH_FENCING)
 
-    # -- events: our own steps ----------------------------------------------------------------------------------------
+    # -- events: our own steps ---------------------------------------------------------------------------------------
 
     def _on_step_done(self, event: ev.StepDone, facts: Facts, now_ms: int, out: Outcome) -> None:
         if event.token == self._background:
@@ -265,7 +265,7 @@ class Machine(FailoverMixin):
         else:
             self._record(out, facts, State.LOG_ALIGNMENT, fresh_epoch=True)
 
-    # -- the next step ------------------------------------------------------------------------------------------------
+    # -- the next step -----------------------------------------------------------------------------------------------
 
     def _advance(self, facts: Facts, now_ms: int, out: Outcome) -> None:
         if self._busy:
@@ -381,7 +381,7 @@ class Machine(FailoverMixin):
         else:
             self._join(facts, now_ms, out)
 
-    # -- joining ------------------------------------------------------------------------------------------------------
+    # -- joining -----------------------------------------------------------------------------------------------------
 
     def _join(self, facts: Facts, now_ms: int, out: Outcome) -> bool:
         """True when the source has agreed under its present leader epoch."""

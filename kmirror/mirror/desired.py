@@ -1,15 +1,19 @@
 """How a topic's association with a mirror is kept in the metadata log. Pure. *The* place that knows this encoding.
 
 The KIP's own record (MirrorTopicStateChangeRecord, type 29) is not one that Kafka 4.4 can read, so the operator's wish
-is a ConfigRecord of resource type 64, resource name = the mirror, config name `desired.state.<topic id>` (22 characters of
-URL-safe base64), value = compact JSON:
+is a ConfigRecord of resource type 64, resource name = the mirror, config name `desired.state.<topic id>` (22 characters
+of URL-safe base64), value = compact JSON:
 
     {"topic": NAME, "state": "MIRRORING" | "PAUSED" | "STOPPED", "source_id": TOPIC-ID (absent: the source has no ids),
      "from": timestamp in ms | -1 | -2, "partitions": how many existed at the start, "force": bool}
 
 `from`, `partitions` and `force` belong to the last accepted start: they are read only for partitions that have recorded
-nothing yet (a crash between the wish and PREPARING). Names with the prefix are no configuration: they are hidden from
-DescribeConfigs and refused by AlterConfigs. No value (null) removes the association.
+nothing yet (a crash between the wish and PREPARING). No value (null) removes the association.
+
+Beside it `synced.configs.<topic id>` holds the names of the topic configs that the mirror set, comma separated, so that
+an override removed at the source can be removed here without touching those set by people.
+
+Names with these prefixes are no configuration: they are hidden from DescribeConfigs and refused by AlterConfigs.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from kmirror.mirror.states import Desired
 from kmirror.protocol import uuids
 
 PREFIX: Final = "desired.state."
+SYNCED_PREFIX: Final = "synced.configs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +87,17 @@ def associations(configs: Mapping[str, str]) -> list[Association]:
 
 def visible(configs: Mapping[str, str]) -> dict[str, str]:
     """What is configuration, for people."""
-    return {name: value for name, value in configs.items() if not name.startswith(PREFIX)}
+    return {name: value for name, value in configs.items() if not hidden(name)}
+
+
+def hidden(name: str) -> bool:
+    return name.startswith((PREFIX, SYNCED_PREFIX))
+
+
+def synced_name(topic_id: bytes) -> str:
+    return SYNCED_PREFIX + uuids.to_text(topic_id)
+
+
+def synced(configs: Mapping[str, str], topic_id: bytes) -> set[str]:
+    """Names of the topic configs that this mirror set."""
+    return {name for name in configs.get(synced_name(topic_id), "").split(",") if name}

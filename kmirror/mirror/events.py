@@ -14,7 +14,7 @@ from kmirror.mirror.alignment import Lineage, Plan, Refused
 from kmirror.mirror.durable import EARLIEST
 from kmirror.mirror.states import Desired
 
-# --- events ----------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ Event = (
     | TimerFired
 )
 
-# --- actions ---------------------------------------------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class FailoverMixin(MachineCore):
             self._begun = None
         self.mode = mode_of(self.recorded.state)
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- cutting -----------------------------------------------------------------------------------------------------
 
     def _carry_out_cut(self, facts: Facts, now_ms: int, out: Outcome) -> bool:
         """Save, cut, flush what CutTo says. True when the log is as decided, and that is on disk."""
@@ -50,7 +50,7 @@ class FailoverMixin(MachineCore):
             return False
         return True
 
-    # -- STOPPING -----------------------------------------------------------------------------------------------------
+    # -- STOPPING ----------------------------------------------------------------------------------------------------
 
     def _advance_stopping(self, facts: Facts, now_ms: int, out: Outcome) -> None:
         recorded, lineage = self.recorded, self.lineage

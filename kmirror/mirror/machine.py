@@ -130,7 +130,7 @@ class MachineCore:
         self._repeats = 0
         self._metadata_wanted = False
 
-    # -- durable state ---------------------------------------------------------------------------------------------
+    # -- durable state -----------------------------------------------------------------------------------------------
 
     def replay(self, recorded: Recorded | None) -> None:
         """A state record (None: a tombstone) was appended, or is read at boot."""
@@ -194,7 +194,7 @@ class MachineCore:
     def shown_error(self) -> str | None:
         return self.trouble if self.trouble is not None else self.recorded.error
 
-    # -- tokens, records, steps ---------------------------------------------------------------------------------------
+    # -- tokens, records, steps --------------------------------------------------------------------------------------
 
     def _token(self) -> int:
         self._tokens += 1
@@ -255,7 +255,7 @@ class MachineCore:
         assert out.write is None
         out.write = Write(token=self._begin(None), **parts)
 
-    # -- leases -----------------------------------------------------------------------------------------------------
+    # -- leases ------------------------------------------------------------------------------------------------------
 
     def _revoke(self, *, keep_agreement: bool = False) -> None:
         """No answer of a fetch that is on its way may be applied any more."""
@@ -266,7 +266,7 @@ class MachineCore:
         if self.deciding is None:
             self._asked = None
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------------------------
 
     def _ask(self, out: Outcome, question: ev.Question) -> None:
         """Ask, unless the same dialog's question is already out."""
@@ -290,7 +290,7 @@ class MachineCore:
         self._not_before_ms = now_ms + self.settings.fetch_backoff_ms
         self._wake(self._not_before_ms)
 
-    # -- failing ------------------------------------------------------------------------------------------------------
+    # -- failing -----------------------------------------------------------------------------------------------------
 
     def _fail(self, out: Outcome, facts: Facts, now_ms: int, message: str, *, retry: bool = True) -> None:
         policy = self.settings.retry

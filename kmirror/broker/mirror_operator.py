@@ -1,0 +1,734 @@
+"""What operators ask of mirrors: create, start, stop, pause, resume, delete. L3.
+
+What may live here: the order of checks and records of each request (mirroring-spec 12, section 0 "Answers"), and the
+requests that wait: a start whose cut the source has to be asked about, a stop until everything is sealed. What must
+hold: a start is all or nothing per topic (a refused topic is as it was), the wish is on disk before a partition acts
+on it, and nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kmirror.broker import mirror_seam as seam
+from kmirror.broker.metadata import MIRROR_RESOURCE, TopicState
+from kmirror.broker.mirror_partition import MirroredPartition
+from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec
+from kmirror.effects import Effects, Promise, StateRecord
+from kmirror.errors import ApiError
+from kmirror.limits import MIRROR_START_ANSWER_MS, MIRROR_STOP_ANSWER_MS
+from kmirror.mirror import config as mirror_config
+from kmirror.mirror import desired as wishes
+from kmirror.mirror import events as ev
+from kmirror.mirror.alignment import Plan, Refused, still_holds
+from kmirror.mirror.desired import Association
+from kmirror.mirror.durable import EARLIEST
+from kmirror.mirror.states import Desired, Operation, State, Verdict, decide
+from kmirror.mirror.sync import Lists, Patterns, excluded, lists_after_start, lists_after_stop
+from kmirror.protocol import uuids
+from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.internal import cluster_metadata as metadata_records
+from kmirror.storage.log import LogMode
+
+if TYPE_CHECKING:
+    from kmirror.broker.mirroring import Mirror, MirroredTopic, Mirrors
+
+log = logging.getLogger("kmirror.mirror")
+
+ORDINARY: Final = LogMode.WRITABLE
+T = TypeVar("T")
+
+
+def gather(promises: Sequence[Promise[T]]) -> Promise[list[T]]:
+    """Settled when all are, in order; fails with the first failure."""
+    together: Promise[list[T]] = Promise()
+    left = len(promises)
+
+    def settled(_done: Promise[T]) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            finish()
+
+    def finish() -> None:
+        try:
+            together.resolve([promise.result() for promise in promises])
+        except ApiError as error:
+            together.fail(error)
+
+    if not promises:
+        together.resolve([])
+    for promise in promises:
+        promise.then(settled)
+    return together
+
+
+def failed(error: ApiError) -> Promise[Any]:
+    promise: Promise[Any] = Promise()
+    promise.fail(error)
+    return promise
+
+
+def write_configs(mirrors: Mirrors, changes: Sequence[tuple[str, str, str | None]]) -> Promise[None]:
+    """ConfigRecords (mirror, name, value) of mirrors, one batch; settled when they are on disk. ApiError 56."""
+    promise: Promise[None] = Promise()
+    made = [
+        StateRecord(
+            METADATA_LOG,
+            None,
+            metadata_records.ConfigRecord(resource_type=MIRROR_RESOURCE, resource_name=mirror, name=name, value=value),
+        )
+        for mirror, name, value in changes
+    ]
+    mirrors.world.commit(Effects(records=made, durable=[METADATA_LOG], replies=[(promise, None)]))
+    return promise
+
+
+def need(mirrors: Mirrors, name: str) -> Mirror:
+    mirror = mirrors.mirrors.get(name)
+    if mirror is None:
+        raise ApiError(ErrorCode.UNKNOWN_CLUSTER_MIRROR, f"there is no mirror {name!r}")
+    return mirror
+
+
+# --- create and delete ----------------------------------------------------------------------------------------------
+
+
+def create(mirrors: Mirrors, name: str, configs: Mapping[str, str | None]) -> Promise[None]:
+    """ApiError 42 bad name or missing config, 40 unknown or unparsable config, 128 bad pattern, 148 exists."""
+    try:
+        mirror_config.check_name(name)
+        if name in mirrors.mirrors:
+            raise ApiError(ErrorCode.CLUSTER_MIRROR_ALREADY_EXISTS, f"mirror {name!r} exists already")
+        given = mirror_config.check_create(configs)
+        for listed in mirror_config.PATTERN_LISTS:
+            Patterns(mirror_config.split_list(given.get(listed, "")))
+    except ApiError as error:
+        return failed(error)
+    done: Promise[None] = Promise()
+    mirror = mirrors._add_mirror(name, given)
+
+    def state_topic_made(made: Promise[TopicState]) -> None:
+        try:
+            topic = made.result()
+        except ApiError as error:
+            mirrors.mirrors.pop(name, None)
+            done.fail(error)
+            return
+        mirrors.records.partition_count = len(topic.registrations)
+        write_configs(mirrors, [(name, key, value) for key, value in given.items()]).then(recorded)
+
+    def recorded(written: Promise[None]) -> None:
+        try:
+            written.result()
+        except ApiError as error:
+            mirrors.mirrors.pop(name, None)
+            done.fail(error)
+            return
+        done.resolve(None)
+        mirrors.wake(mirror.name)
+
+    mirrors.world.topics.create_mirror_state().then(state_topic_made)
+    return done
+
+
+def delete(mirrors: Mirrors, name: str) -> Promise[None]:
+    """ApiError 137 unknown, 143 a topic is mirroring or paused, 145 a stop is under way."""
+    try:
+        mirror = need(mirrors, name)
+        if mirror.candidates:
+            raise ApiError(ErrorCode.CLUSTER_MIRROR_NOT_EMPTY, f"a start is under way: {', '.join(mirror.candidates)}")
+        for topic_name, topic in mirror.topics.items():
+            if topic.association.desired is not Desired.STOPPED:
+                state = topic.association.desired.value
+                text = f"topic {topic_name} is {state} in mirror {name!r}: stop it first"
+                raise ApiError(ErrorCode.CLUSTER_MIRROR_NOT_EMPTY, text)
+            for partition in topic.partitions:
+                if partition.state is not State.STOPPED:
+                    text = (
+                        f"partition {topic_name}-{partition.index} is {partition.state.shown}: wait until it is STOPPED"
+                    )
+                    raise ApiError(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, text)
+    except ApiError as error:
+        return failed(error)
+    configs = mirrors.world.image.mirror_configs.get(name, {})
+    removed = write_configs(mirrors, [(name, key, None) for key in configs])
+    done: Promise[None] = Promise()
+
+    def gone(promise: Promise[None]) -> None:
+        try:
+            promise.result()
+        except ApiError as error:
+            done.fail(error)
+            return
+        for topic_name in list(mirror.topics):
+            mirrors.detach(topic_name)
+        mirrors.mirrors.pop(name, None)
+        mirrors.wake(name)
+        made = []
+        for key, entry in list(mirrors.image.entries.items()):
+            if key[0] == name:
+                made += mirrors.records.tombstones(key, entry, lineage=False)
+        mirrors.world.commit(Effects(records=made, replies=[(done, None)]))
+
+    removed.then(gone)
+    return done
+
+
+def forget_topic(mirrors: Mirrors, topic: TopicState) -> None:
+    """DeleteTopics: the association goes, and lineage too. The name is not discovered again."""
+    found = mirrors.topics.get(topic.name)
+    changes: list[tuple[str, str, str | None]] = []
+    if found is not None and found[1].association.topic_id == topic.topic_id:
+        mirror = found[0]
+        mirrors.detach(topic.name)
+        configs = mirrors.world.image.mirror_configs.get(mirror.name, {})
+        for name in (wishes.config_name(topic.topic_id), wishes.synced_name(topic.topic_id)):
+            if name in configs:
+                changes.append((mirror.name, name, None))
+        lists = mirror.lists
+        include = tuple(p for p in lists.include if p != topic.name)
+        exclude = lists.exclude
+        if Patterns(include).matches(topic.name) and not Patterns(exclude).matches(topic.name):
+            exclude = (*exclude, topic.name)
+        changes += _list_changes(mirror, Lists(include, exclude))
+    if changes:
+        write_configs(mirrors, changes)
+        mirrors.configs_changed(changes[0][0])
+    made: list[StateRecord] = []
+    for key, entry in mirrors.image.of_topic(topic.topic_id):
+        made += mirrors.records.tombstones(key, entry, lineage=True)
+    if made:
+        mirrors.world.commit(Effects(records=made))
+
+
+def _list_changes(mirror: Mirror, lists: Lists) -> list[tuple[str, str, str | None]]:
+    changes: list[tuple[str, str, str | None]] = []
+    before = mirror.lists
+    if lists.include != before.include:
+        changes.append((mirror.name, "topics.include", ",".join(lists.include)))
+    if lists.exclude != before.exclude:
+        changes.append((mirror.name, "topics.exclude", ",".join(lists.exclude)))
+    return changes
+
+
+# --- requests that wait ---------------------------------------------------------------------------------------------
+
+
+class Pending:
+    """A request that waits; `expire` is called when its time is over."""
+
+    deadline_ms: int
+
+    def expire(self) -> None:
+        raise NotImplementedError
+
+
+class StartOperation(Pending):
+    """The start of one topic: decide for every partition, then all or nothing."""
+
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        mirror: Mirror,
+        association: Association,
+        partitions: list[MirroredPartition],
+    ) -> None:
+        self.promise: Promise[seam.TopicResult] = Promise()
+        self.deadline_ms = mirrors.now_ms() + MIRROR_START_ANSWER_MS
+        self._mirrors = mirrors
+        self._mirror = mirror
+        self._association = association
+        self._partitions = partitions
+        self._plans: dict[int, Plan] = {}
+
+    @property
+    def topic(self) -> str:
+        return self._association.topic
+
+    def begin(self) -> Promise[seam.TopicResult]:
+        self._mirrors.operations.append(self)
+        self._mirror.candidates[self.topic] = [p for p in self._partitions if not p.attached]
+        for partition in self._partitions:
+            partition.on_decided = self._decided
+        association = self._association
+        for partition in self._partitions:
+            if self.promise.done:
+                break
+            partition.step(ev.Decide(start_from=association.start_from, force=association.force))
+        self._mirrors.wake(self._mirror.name)
+        return self.promise
+
+    def _decided(self, partition: MirroredPartition, outcome: Plan | Refused) -> None:
+        if self.promise.done:
+            return
+        if isinstance(outcome, Refused):
+            self._refuse(partition, outcome)
+            return
+        self._plans[partition.index] = outcome
+        if len(self._plans) == len(self._partitions):
+            self._prepare()
+
+    def _refuse(self, partition: MirroredPartition, refused: Refused) -> None:
+        text = f"partition {partition.index}: {refused.message}"
+        self.abandon(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, text)
+
+    def abandon(self, code: ErrorCode, message: str) -> None:
+        """The topic is as it was."""
+        if self.promise.done:
+            return
+        for partition in self._partitions:
+            partition.on_decided = None
+            partition.step(ev.Abandon())
+            partition.sync_mode()
+        self._answer(code, message)
+
+    def _prepare(self) -> None:
+        for partition in self._partitions:
+            partition.step(ev.Prepare())
+        if self._mirrors.end_transactions is None:
+            self._count_again()
+        else:
+            self._mirrors.end_transactions(self.topic).then(lambda _done: self._count_again())
+
+    def _count_again(self) -> None:
+        if self.promise.done:
+            return
+        for partition in self._partitions:
+            refused = still_holds(partition.facts, self._plans[partition.index])
+            if refused is not None:
+                self._refuse(partition, refused)
+                return
+        name = wishes.config_name(self._association.topic_id)
+        changes: list[tuple[str, str, str | None]] = []
+        before = self._mirrors.topics.get(self.topic)
+        if before is not None and before[0] is not self._mirror:
+            changes.append((before[0].name, name, None))
+            synced = wishes.synced_name(self._association.topic_id)
+            if synced in self._mirrors.world.image.mirror_configs.get(before[0].name, {}):
+                changes.append((before[0].name, synced, None))
+        changes.append((self._mirror.name, name, wishes.encode(self._association)))
+        self.deadline_ms += MIRROR_START_ANSWER_MS
+        write_configs(self._mirrors, changes).then(self._wished)
+
+    def _wished(self, written: Promise[None]) -> None:
+        try:
+            written.result()
+        except ApiError as error:
+            self.abandon(ErrorCode(error.code), error.message or "the wish could not be recorded")
+            return
+        _associate(self._mirrors, self._mirror, self._association, self._partitions)
+        self._mirror.candidates.pop(self.topic, None)
+        for partition in self._partitions:
+            plan = self._plans[partition.index]
+            partition.step(ev.Begin(plan=plan, start_from=self._association.start_from))
+        self._mirror.metadata_wanted = True
+        self._answer(ErrorCode.NONE, None)
+
+    def expire(self) -> None:
+        """The source did not answer in time."""
+        trouble = next((p.machine.trouble for p in self._partitions if p.machine.trouble), "it did not answer in time")
+        text = f"the source has to be asked what may be kept, but: {trouble}; the topic is as it was"
+        self.abandon(ErrorCode.REQUEST_TIMED_OUT, text)
+
+    def _answer(self, code: ErrorCode, message: str | None) -> None:
+        if self in self._mirrors.operations:
+            self._mirrors.operations.remove(self)
+        self._mirror.candidates.pop(self.topic, None)
+        self.promise.resolve(seam.TopicResult(name=self.topic, error_code=int(code), error_message=message))
+        self._mirrors.wake(self._mirror.name)
+
+
+def _associate(mirrors: Mirrors, mirror: Mirror, association: Association, partitions: list[MirroredPartition]) -> None:
+    from kmirror.broker.mirroring import MirroredTopic
+
+    known = mirror.topics.get(association.topic)
+    if known is None:
+        mirrors.attach(mirror, MirroredTopic(association, partitions))
+    else:
+        known.association = association
+
+
+class StopOperation(Pending):
+    """The stop of one topic; settled when every partition is sealed. It goes on when nobody waits any more."""
+
+    def __init__(self, mirrors: Mirrors, topic: MirroredTopic) -> None:
+        self.promise: Promise[seam.StopResult] = Promise()
+        self.deadline_ms = mirrors.now_ms() + MIRROR_STOP_ANSWER_MS
+        self._mirrors = mirrors
+        self._topic = topic
+        self._left = 0
+
+    def begin(self) -> Promise[seam.StopResult]:
+        self._mirrors.operations.append(self)
+        waiting = [p for p in self._topic.partitions if p.state is not State.STOPPED or p.machine.busy]
+        self._left = len(waiting)
+        for partition in waiting:
+            partition.when_state.append((State.STOPPED, self._sealed))
+        if not waiting:
+            self._answer(ErrorCode.NONE, None)
+        return self.promise
+
+    def _sealed(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._answer(ErrorCode.NONE, None)
+
+    def expire(self) -> None:
+        late = [p for p in self._topic.partitions if p.state is not State.STOPPED]
+        errors = [f"{p.partition}: {p.machine.shown_error or p.state.shown}" for p in late[:3]]
+        text = f"{len(late)} partitions are not STOPPED yet ({'; '.join(errors)}); the stop goes on"
+        self._answer(ErrorCode.REQUEST_TIMED_OUT, text)
+
+    def _answer(self, code: ErrorCode, message: str | None) -> None:
+        if self in self._mirrors.operations:
+            self._mirrors.operations.remove(self)
+        if self.promise.done:
+            return
+        rows = [stopped_row(partition) for partition in self._topic.partitions if partition.state is State.STOPPED]
+        name = self._topic.association.topic
+        self.promise.resolve(seam.StopResult(name=name, error_code=int(code), error_message=message, partitions=rows))
+
+
+def stopped_row(partition: MirroredPartition) -> seam.StoppedPartition:
+    """Between the LMO and the reset lie the ABORT markers and nothing else."""
+    lineage = partition.machine.lineage
+    source_end = partition.machine.source_high_watermark
+    if lineage is None:
+        return seam.StoppedPartition(partition=partition.index, last_mirrored_offset=-1, source_end_offset=source_end)
+    end = lineage.last_mirror_offset
+    reset = partition.partition.log.last_pid_reset_offset
+    return seam.StoppedPartition(
+        partition=partition.index,
+        last_mirrored_offset=end - 1,
+        source_end_offset=source_end,
+        missing_offsets=max(0, source_end - end) if source_end >= 0 else -1,
+        aborted_transactions=_aborts_behind(partition, end) if reset >= end else 0,
+    )
+
+
+def _aborts_behind(partition: MirroredPartition, offset: int) -> int:
+    """ABORT markers of the stop: the control batches from the LMO up to the first reset."""
+    count = 0
+    log_ = partition.partition.log
+    for header, _data in log_.batches(max(offset, log_.log_start_offset), log_.log_end_offset):
+        if not header.is_control or not header.has_producer_id:
+            break
+        count += 1
+    return count
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+def start(
+    mirrors: Mirrors,
+    name: str,
+    topics: Sequence[seam.StartTopic],
+    *,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    replace: bool,
+    start_from: int,
+) -> Promise[list[seam.TopicResult]]:
+    """ApiError 137 unknown mirror, 128 bad pattern, 42 a topic that the lists do not want; the rest is per topic."""
+    try:
+        mirror = need(mirrors, name)
+        names = [topic.name for topic in topics]
+        lists = lists_after_start(mirror.lists, names=names, include=include, exclude=exclude)
+        included, excluded_by = Patterns(lists.include), Patterns(lists.exclude)
+        for topic_name in names:
+            if excluded_by.matches(topic_name) or not included.matches(topic_name):
+                text = f"topic {topic_name} matches topics.exclude of mirror {name!r}"
+                raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    except ApiError as error:
+        return failed(error)
+    changes = _list_changes(mirror, lists)
+    done: Promise[list[seam.TopicResult]] = Promise()
+
+    def listed(written: Promise[None]) -> None:
+        try:
+            written.result()
+        except ApiError as error:
+            done.fail(error)
+            return
+        if changes:
+            mirrors.configs_changed(name)
+        mirror.metadata_wanted = True
+        enforce_exclude(mirrors, mirror)
+        started = [start_topic(mirrors, mirror, topic, force=replace, start_from=start_from) for topic in topics]
+        gather(started).then(lambda all_: done.resolve(all_.result()))
+        mirrors.wake(name)
+
+    if changes:
+        write_configs(mirrors, changes).then(listed)
+    else:
+        listed(Promise.of(None))
+    return done
+
+
+def enforce_exclude(mirrors: Mirrors, mirror: Mirror) -> None:
+    """Topics of the mirror that match exclude are stopped."""
+    wished = {name: topic.association.desired for name, topic in mirror.topics.items()}
+    for topic_name in excluded(mirror.lists, wished):
+        stop_topic(mirrors, mirror.name, topic_name)
+
+
+def start_topic(
+    mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic, *, force: bool, start_from: int
+) -> Promise[seam.TopicResult]:
+    try:
+        return _start_topic(mirrors, mirror, topic, force=force, start_from=start_from)
+    except ApiError as error:
+        return Promise.of(seam.TopicResult(name=topic.name, error_code=error.code, error_message=error.message))
+
+
+def _start_topic(
+    mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic, *, force: bool, start_from: int
+) -> Promise[seam.TopicResult]:
+    running = next((o for o in mirrors.operations if isinstance(o, StartOperation) and o.topic == topic.name), None)
+    if running is not None:
+        if topic.name in mirror.candidates:
+            return running.promise
+        raise ApiError(ErrorCode.TOPIC_ALREADY_IN_CLUSTER_MIRROR, "another mirror is about to start this topic")
+    local = mirrors.world.image.topics_by_name.get(topic.name)
+    if local is None:
+        return _create_and_start(mirrors, mirror, topic, force=force, start_from=start_from)
+    if topic.topic_id not in (uuids.ZERO, local.topic_id):
+        ours, theirs = uuids.to_text(local.topic_id), uuids.to_text(topic.topic_id)
+        text = f"the topic exists here with id {ours}, at the source with {theirs}: delete it here first"
+        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, text)
+    association = Association(
+        topic=topic.name,
+        topic_id=local.topic_id,
+        desired=Desired.MIRRORING,
+        source_topic_id=topic.topic_id,
+        start_from=start_from,
+        partitions_at_start=len(local.partitions),
+        force=force,
+    )
+    current = mirrors.topics.get(topic.name)
+    if current is not None and current[0] is mirror:
+        return _start_again(mirrors, mirror, current[1], association)
+    if current is not None:
+        _check_takeover(current[0].name, current[1])
+    partitions = [
+        mirrors.make_partition(mirror, local, index, attached=False) for index in range(len(local.partitions))
+    ]
+    return StartOperation(mirrors, mirror, association, partitions).begin()
+
+
+def _check_takeover(owner: str, topic: MirroredTopic) -> None:
+    name = topic.association.topic
+    if topic.association.desired is not Desired.STOPPED:
+        text = f"topic {name} belongs to mirror {owner!r}: stop it there first"
+        raise ApiError(ErrorCode.TOPIC_ALREADY_IN_CLUSTER_MIRROR, text)
+    for partition in topic.partitions:
+        if partition.state is not State.STOPPED:
+            text = f"partition {partition.index} is {partition.state.shown} in mirror {owner!r}; start needs STOPPED"
+            raise ApiError(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, text)
+
+
+def _start_again(
+    mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic, association: Association
+) -> Promise[seam.TopicResult]:
+    actual = [(p.index, p.state) for p in topic.partitions]
+    verdict, code, message = decide(Operation.START, topic.association.desired, actual)
+    if verdict is Verdict.ANSWER:
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, message)
+        return Promise.of(seam.TopicResult(name=association.topic))
+    partitions = topic.partitions
+    if verdict is Verdict.RESTART_FAILED:
+        partitions = [p for p in partitions if p.state is State.FAILED]
+    return StartOperation(mirrors, mirror, association, partitions).begin()
+
+
+def _create_and_start(
+    mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic, *, force: bool, start_from: int
+) -> Promise[seam.TopicResult]:
+    """With the source's topic id and partition count (a random id when the source has none)."""
+    if topic.num_partitions <= 0:
+        mirror.metadata_wanted = True
+        return Promise.of(seam.TopicResult(name=topic.name))
+    spec = CreateTopicSpec(
+        topic.name, topic.num_partitions, topic_id=None if topic.topic_id == uuids.ZERO else topic.topic_id
+    )
+    result: Promise[seam.TopicResult] = Promise()
+
+    def made(promise: Promise[TopicState]) -> None:
+        try:
+            promise.result()
+        except ApiError as error:
+            result.resolve(seam.TopicResult(name=topic.name, error_code=error.code, error_message=error.message))
+            return
+        started = start_topic(mirrors, mirror, topic, force=force, start_from=start_from)
+        started.then(lambda done: result.resolve(done.result()))
+
+    mirrors.world.create_topic(spec).then(made)
+    return result
+
+
+def self_start(mirrors: Mirrors, mirror: Mirror, topic_name: str) -> None:
+    """Partitions of a topic desired MIRRORING that have recorded nothing yet, or only STOPPED: at boot, after growth.
+    Nobody waits for the answer."""
+    topic = mirror.topics.get(topic_name)
+    if topic is None or topic.association.desired is not Desired.MIRRORING:
+        return
+    for partition in topic.partitions:
+        if partition.state in (State.UNKNOWN, State.STOPPED) and partition.on_decided is None:
+            association = topic.association
+            first = partition.index < association.partitions_at_start
+            start_from = association.start_from if first else EARLIEST
+            partition.on_decided = _decider(start_from)
+            partition.step(ev.Decide(start_from=start_from, force=association.force and first))
+
+
+def _decider(start_from: int) -> Callable[[MirroredPartition, Any], None]:
+    def decided(partition: MirroredPartition, outcome: Plan | Refused) -> None:
+        if isinstance(outcome, Refused):
+            partition.step(ev.Refuse(outcome.message))
+            return
+        partition.step(ev.Prepare())
+        refused = still_holds(partition.facts, outcome)
+        if refused is not None:
+            partition.step(ev.Refuse(refused.message))
+        else:
+            partition.step(ev.Begin(plan=outcome, start_from=start_from))
+
+    return decided
+
+
+# --- stop, pause, resume --------------------------------------------------------------------------------------------
+
+
+def stop(mirrors: Mirrors, name: str, topics: Sequence[str], patterns: Sequence[str]) -> Promise[list[seam.StopResult]]:
+    """ApiError 137 (only when no topic is named), 128; the rest is per topic."""
+    mirror = mirrors.mirrors.get(name)
+    wanted = list(dict.fromkeys(topics))
+    try:
+        if mirror is None and not topics:
+            need(mirrors, name)
+        if mirror is not None and patterns:
+            lists = lists_after_stop(mirror.lists, patterns)
+            wished = {n: t.association.desired for n, t in mirror.topics.items()}
+            wanted += [n for n in excluded(lists, wished) if n not in wanted]
+            changes = _list_changes(mirror, lists)
+            if changes:
+                write_configs(mirrors, changes)
+                mirrors.configs_changed(name)
+    except ApiError as error:
+        return failed(error)
+    return gather([stop_topic(mirrors, name, topic) for topic in wanted])
+
+
+def stop_topic(mirrors: Mirrors, name: str, topic_name: str) -> Promise[seam.StopResult]:
+    for operation in list(mirrors.operations):
+        if isinstance(operation, StartOperation) and operation.topic == topic_name:
+            operation.abandon(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, "the topic was stopped meanwhile")
+    try:
+        topic = _associated(mirrors, name, topic_name)
+        actual = [(p.index, p.state) for p in topic.partitions]
+        verdict, code, message = decide(Operation.STOP, topic.association.desired, actual)
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, message)
+    except ApiError as error:
+        return Promise.of(seam.StopResult(name=topic_name, error_code=error.code, error_message=error.message))
+    if verdict is Verdict.ANSWER:
+        return StopOperation(mirrors, topic).begin()
+    result: Promise[seam.StopResult] = Promise()
+
+    def wished(written: Promise[None]) -> None:
+        try:
+            written.result()
+        except ApiError as error:
+            result.resolve(seam.StopResult(name=topic_name, error_code=error.code, error_message=error.message))
+            return
+        topic.association = _with(topic.association, Desired.STOPPED)
+        for partition in topic.partitions:
+            partition.step(ev.Wished(desired=Desired.STOPPED))
+        StopOperation(mirrors, topic).begin().then(lambda done: result.resolve(done.result()))
+
+    _wish(mirrors, name, topic, Desired.STOPPED).then(wished)
+    return result
+
+
+def pause(mirrors: Mirrors, name: str, topics: Iterable[str]) -> Promise[list[seam.TopicResult]]:
+    return gather([_change(mirrors, name, t, Operation.PAUSE, Desired.PAUSED) for t in dict.fromkeys(topics)])
+
+
+def resume(mirrors: Mirrors, name: str, topics: Iterable[str]) -> Promise[list[seam.TopicResult]]:
+    return gather([_change(mirrors, name, t, Operation.RESUME, Desired.MIRRORING) for t in dict.fromkeys(topics)])
+
+
+def _change(
+    mirrors: Mirrors, name: str, topic_name: str, operation: Operation, wanted: Desired
+) -> Promise[seam.TopicResult]:
+    try:
+        topic = _associated(mirrors, name, topic_name)
+        actual = [(p.index, p.state) for p in topic.partitions]
+        verdict, code, message = decide(operation, topic.association.desired, actual)
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, message)
+    except ApiError as error:
+        return Promise.of(seam.TopicResult(name=topic_name, error_code=error.code, error_message=error.message))
+    if verdict is Verdict.ANSWER:
+        return Promise.of(seam.TopicResult(name=topic_name))
+    result: Promise[seam.TopicResult] = Promise()
+
+    def wished(written: Promise[None]) -> None:
+        try:
+            written.result()
+        except ApiError as error:
+            result.resolve(seam.TopicResult(name=topic_name, error_code=error.code, error_message=error.message))
+            return
+        topic.association = _with(topic.association, wanted)
+        for partition in topic.partitions:
+            partition.step(ev.Wished(desired=wanted))
+        result.resolve(seam.TopicResult(name=topic_name))
+        mirrors.wake(name)
+
+    _wish(mirrors, name, topic, wanted).then(wished)
+    return result
+
+
+def _associated(mirrors: Mirrors, name: str, topic_name: str) -> MirroredTopic:
+    """Raises ApiError 3 unknown topic, 137 in no mirror, 139 in another one (mirroring-spec 12.4)."""
+    if topic_name not in mirrors.world.image.topics_by_name:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic_name}")
+    found = mirrors.topics.get(topic_name)
+    if found is None:
+        raise ApiError(ErrorCode.UNKNOWN_CLUSTER_MIRROR, f"topic {topic_name} is in no mirror")
+    if found[0].name != name:
+        text = f"topic {topic_name} belongs to mirror {found[0].name!r}, not to {name!r}"
+        raise ApiError(ErrorCode.TOPIC_NOT_IN_CLUSTER_MIRROR, text)
+    return found[1]
+
+
+def _with(association: Association, wanted: Desired) -> Association:
+    return Association(
+        topic=association.topic,
+        topic_id=association.topic_id,
+        desired=wanted,
+        source_topic_id=association.source_topic_id,
+        start_from=association.start_from,
+        partitions_at_start=association.partitions_at_start,
+    )
+
+
+def _wish(mirrors: Mirrors, name: str, topic: MirroredTopic, wanted: Desired) -> Promise[None]:
+    association = _with(topic.association, wanted)
+    return write_configs(mirrors, [(name, wishes.config_name(association.topic_id), wishes.encode(association))])
+
+
+def start_discovered(mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic) -> None:
+    """A topic that the patterns found. Nobody waits for the answer; a refusal is logged and changes nothing."""
+
+    def done(promise: Promise[seam.TopicResult]) -> None:
+        result = promise.result()
+        if result.error_code:
+            log.warning("mirror %s: topic %s is not started: %s", mirror.name, topic.name, result.error_message)
+
+    start_topic(mirrors, mirror, topic, force=False, start_from=EARLIEST).then(done)
