@@ -23,6 +23,7 @@ from kmirror.broker.metadata import (
     BROKER_RESOURCE,
     METADATA_TOPIC,
     MIRROR_RESOURCE,
+    MIRROR_STATE_TOPIC,
     SUPPORTED_FEATURES,
     MetadataImage,
     TopicState,
@@ -103,7 +104,9 @@ class World:
         self.layers = BrokerLayers(config, self.image.default_broker_configs, {})
         self.topics = TopicAdmin(self)
         self.configs = ConfigAdmin(self)
-        self.mirrors: Mirrors
+        self._mirrors: Mirrors | None = None
+        self._make_mirrors: Callable[[World], MirrorHooks] = _load_mirrors
+        self._when_mirrors: list[Callable[[Mirrors], None]] = []
         self.producer_ids: ProducerIdAllocator
         self._fetch_sessions: FetchSessions | None = None
 
@@ -123,7 +126,8 @@ class World:
         data = DataDirectory(fs, directory, config)
         try:
             world = cls(fs, data, config, clock, flush, fatal or _nobody_listens)
-            world._start(mirrors or _load_mirrors)
+            world._make_mirrors = mirrors or _load_mirrors
+            world._start()
         except BaseException:
             data.release()
             raise
@@ -131,7 +135,7 @@ class World:
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    def _start(self, mirrors: Callable[[World], MirrorHooks]) -> None:
+    def _start(self) -> None:
         self.runtime.replay_log(METADATA_LOG)
         if self._metadata.log.log_end_offset == 0:
             self._write_first_records()
@@ -146,8 +150,8 @@ class World:
         self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
         if not self.directory.clean:
             self._recover_logs()
-        self.mirrors = cast("Mirrors", mirrors(self))
-        self.mirrors.recovered()
+        if self.image.mirror_configs or MIRROR_STATE_TOPIC in self.image.topics_by_name:
+            self._mirrors = self._begin_mirroring()
         if not self.directory.clean:
             self._raise_epochs()
 
@@ -200,6 +204,30 @@ class World:
             flush_now(self._metadata.log)
             for (partition, minimum), _promise in zip(writable, promises, strict=True):
                 partition.set_leader_epoch(minimum + 1)
+
+    # -- mirroring -----------------------------------------------------------------------------------------------
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """Mirroring, loaded at start when there are mirrors, else at first use: a broker without any never pays."""
+        if self._mirrors is None:
+            self._mirrors = self._begin_mirroring()
+        return self._mirrors
+
+    def when_mirrors(self, callback: Callable[[Mirrors], None]) -> None:
+        """Call `callback(mirrors)` as soon as mirroring is in use; at once when it is. L4 starts the links then."""
+        if self._mirrors is None:
+            self._when_mirrors.append(callback)
+        else:
+            callback(self._mirrors)
+
+    def _begin_mirroring(self) -> Mirrors:
+        mirrors = self._mirrors = cast("Mirrors", self._make_mirrors(self))
+        mirrors.recovered()
+        callbacks, self._when_mirrors = self._when_mirrors, []
+        for callback in callbacks:
+            callback(mirrors)
+        return mirrors
 
     # -- logs ----------------------------------------------------------------------------------------------------
 
@@ -357,7 +385,7 @@ class World:
 
     def check_not_mirrored(self, topic_name: str) -> None:
         """Raises ApiError 145 while a mirror has the topic and it is not STOPPED."""
-        reason = self.mirrors.change_refusal(topic_name)
+        reason = None if self._mirrors is None else self._mirrors.change_refusal(topic_name)
         if reason is not None:
             raise ApiError(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, reason)
 
@@ -383,7 +411,8 @@ class World:
         for partition in topic.partitions:
             partition.close_deleted()
             self.directory.discard(topic.name, partition.index, self.clock.monotonic_ms() + delay_ms)
-        self.mirrors.topic_deleted(topic)
+        if self._mirrors is not None:
+            self._mirrors.topic_deleted(topic)
 
     def _delete_delay_ms(self, topic: TopicState) -> int:
         return int(topic_config.effective("file.delete.delay.ms", topic.configs, self.layers)[0] or 0)
