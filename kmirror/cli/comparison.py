@@ -139,8 +139,9 @@ async def _set_range(source: Cluster, destination: Cluster, task: Task, result: 
         result.difference_offset = their_end
         result.difference = f"the mirror holds offsets {their_end} to {limit}, the source ends at {their_end}"
         return False
-    if task.last_mirror_offset is None and their_end > limit:
-        result.not_compared.append(f"{limit} to {their_end}: not mirrored yet")
+    ahead = max(limit, their_start)
+    if task.last_mirror_offset is None and their_end > ahead:
+        result.not_compared.append(f"{ahead} to {their_end}: not mirrored yet")
     return result.start < result.end
 
 
