@@ -212,7 +212,7 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self} has min.insync.replicas={self.min_insync_replicas}, and kmirror is one replica: set it to 1",
             )
-        self._check_single_batch(records, api_version)
+        self._check_records(records, api_version)
         assert records is not None
         return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps)
 
@@ -261,18 +261,17 @@ class Partition:
         self._advance()
         return result
 
-    def _check_single_batch(self, records: Buffer | None, api_version: int) -> None:
-        """ProduceRequest.validateRecords. What is inside the batch is the log's to check."""
+    def _check_records(self, records: Buffer | None, api_version: int) -> None:
+        """What the log cannot know: that there is something, and what this version may carry (KIP-110)."""
         if records is None or len(records) == 0:
             raise ApiError(ErrorCode.INVALID_RECORD, f"a Produce request needs one record batch for {self}")
-        try:
-            header = parse_header(records)
-        except StorageError as error:
-            raise api_error(error) from error
-        if header.size_bytes < len(records):
-            raise ApiError(ErrorCode.INVALID_RECORD, f"only one record batch is allowed for {self}")
-        if header.compression == Compression.ZSTD and api_version < FIRST_PRODUCE_WITH_ZSTD:
-            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
+        if api_version < FIRST_PRODUCE_WITH_ZSTD:
+            try:
+                header = parse_header(records)
+            except StorageError as error:
+                raise api_error(error) from error
+            if header.compression == Compression.ZSTD:
+                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
