@@ -1,0 +1,238 @@
+"""Rows of `mirror describe`, and waiting for a state, against scripted answers and on a virtual clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kmirror.cli import mirror_actions, mirror_status
+from kmirror.cli.failure import BadUsage, Failure
+from kmirror.cli.mirror_actions import Waiting
+from kmirror.protocol.api.describe_cluster_mirrors import (
+    DescribeClusterMirrorsRequest,
+    DescribeClusterMirrorsResponse,
+    DescribedMirror,
+    DescribedMirrorPartition,
+    DescribedMirrorTopic,
+    MirrorGap,
+)
+from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopicResult, PauseMirrorTopicsResponse
+from kmirror.protocol.api.stop_mirror_topics import (
+    StopMirrorTopicResult,
+    StopMirrorTopicsRequest,
+    StopMirrorTopicsResponse,
+    StoppedPartition,
+)
+from kmirror.source.calls import EARLIEST, LATEST
+
+FIELDS = {
+    "mirror",
+    "topic",
+    "partition",
+    "state",
+    "phase",
+    "source_offset",
+    "destination_offset",
+    "lag",
+    "leader_epoch",
+    "last_mirror_epoch",
+    "last_mirror_offset",
+    "gaps",
+    "error",
+    "retry",
+}
+"""The contract that scripts rely on."""
+
+
+def partition(state: str = "MIRRORING", **fields: Any) -> DescribedMirrorPartition:
+    return DescribedMirrorPartition(state_value=state, **fields)
+
+
+class Destination:
+    """Answers describe with one answer after the other (the last for ever), and others from `answers`."""
+
+    def __init__(self, *states: list[DescribedMirrorPartition], answers: dict[str, Any] | None = None) -> None:
+        self.states = list(states)
+        self.answers = answers or {}
+        self.requests: list[Any] = []
+
+    async def request(self, message: Any, timeout_ms: int | None = None) -> Any:
+        await trio.lowlevel.checkpoint()
+        self.requests.append(message)
+        if not isinstance(message, DescribeClusterMirrorsRequest):
+            return self.answers[type(message).__name__]
+        partitions = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        topic = DescribedMirrorTopic(topic_name="t", partitions=partitions)
+        mirror = DescribedMirror(mirror_name="m", source_bootstrap="s:1", source_cluster_id="id", topics=[topic])
+        return DescribeClusterMirrorsResponse(mirrors=[mirror])
+
+
+async def row_of(described: DescribedMirrorPartition) -> dict[str, Any]:
+    return (await mirror_status.describe_one(Destination([described]), "m")).rows[0]  # type: ignore[arg-type]
+
+
+async def test_a_row_has_the_fields_of_the_contract() -> None:
+    row = await row_of(partition(source_offset=10, destination_offset=7, leader_epoch=3))
+    assert set(row) == FIELDS
+    assert (row["lag"], row["leader_epoch"], row["phase"], row["error"], row["retry"]) == (3, 3, None, None, None)
+
+
+async def test_unknown_is_null() -> None:
+    row = await row_of(partition("PREPARING", phase="LOG_ALIGNMENT"))
+    for name in ("source_offset", "destination_offset", "lag", "last_mirror_epoch", "last_mirror_offset"):
+        assert row[name] is None, name
+    assert row["phase"] == "LOG_ALIGNMENT"
+
+
+async def test_lag_is_never_negative() -> None:
+    assert (await row_of(partition(source_offset=5, destination_offset=7)))["lag"] == 0
+
+
+async def test_a_stopped_partition_has_no_source_offset() -> None:
+    stopped = partition("STOPPED", source_offset=9, destination_offset=8, last_mirror_epoch=2, last_mirror_offset=6)
+    row = await row_of(stopped)
+    assert (row["source_offset"], row["lag"], row["last_mirror_epoch"], row["last_mirror_offset"]) == (None, None, 2, 6)
+
+
+async def test_gaps_and_retries_have_times() -> None:
+    failed = partition(
+        "FAILED",
+        error_message="gone",
+        retry_attempt=2,
+        retry_max=10,
+        retry_next_at_ms=1500,
+        gaps=[MirrorGap(from_offset=1, to_offset=3, at_ms=0)],
+    )
+    row = await row_of(failed)
+    assert row["gaps"] == [{"from": 1, "to": 3, "at": "1970-01-01T00:00:00.000Z"}]
+    assert row["retry"] == {"attempt": 2, "max": 10, "next_at": "1970-01-01T00:00:01.500Z", "retryable": True}
+    assert not mirror_status.failed_for_good(row)
+    for_good = await row_of(partition("FAILED", error_message="diverged", retry_attempt=-1))
+    assert for_good["retry"] == {"attempt": None, "max": None, "next_at": None, "retryable": False}
+    assert mirror_status.failed_for_good(for_good)
+
+
+async def test_the_table_of_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    retried = await row_of(partition("FAILED", error_message="x" * 100, retry_attempt=2, retry_max=10))
+    for_good = await row_of(partition("FAILED", error_message="diverged\nat 5", retry_attempt=-1))
+    mirror_status.print_failed([retried, for_good])
+    out = capsys.readouterr().out
+    assert "2/10" in out and "NonRetryable" in out and "diverged at 5" in out
+    assert "x" * 80 in out and "x" * 81 not in out
+
+
+async def pause(destination: Destination, timeout_s: float = 30.0, *, wait: bool = True) -> mirror_actions.Outcome:
+    return await mirror_actions.pause(
+        destination,  # type: ignore[arg-type]
+        "m",
+        ["t"],
+        waiting=Waiting(timeout_s=timeout_s, wait=wait),
+    )
+
+
+PAUSED_OK = {"PauseMirrorTopicsRequest": PauseMirrorTopicsResponse(topics=[PauseMirrorTopicResult(topic_name="t")])}
+
+
+async def test_waiting_until_every_partition_is_there(autojump_clock: MockClock) -> None:
+    both = [partition("PAUSED", partition_index=0), partition("PAUSED", partition_index=1)]
+    one = [both[0], partition("PAUSING", partition_index=1)]
+    outcome = await pause(Destination(one, one, one, both, answers=PAUSED_OK))
+    assert (outcome.failed, outcome.done) == ([], ["Paused t: PAUSED."])
+
+
+async def test_waiting_ends_in_time_and_says_what_is_missing(autojump_clock: MockClock) -> None:
+    stuck = [partition("PAUSED", partition_index=0), partition("PAUSING", partition_index=1)]
+    began = trio.current_time()
+    outcome = await pause(Destination(stuck, answers=PAUSED_OK), timeout_s=7)
+    assert trio.current_time() - began == pytest.approx(7, abs=0.6)
+    assert [(topic, index, state) for topic, index, state, _ in outcome.failed] == [("t", 1, "PAUSING")]
+    assert "within 7 s" in outcome.failed[0][3]
+
+
+async def test_waiting_is_given_up_when_there_is_no_hope(autojump_clock: MockClock) -> None:
+    broken = [partition("FAILED", error_message="diverged", retry_attempt=-1)]
+    began = trio.current_time()
+    outcome = await pause(Destination(broken, answers=PAUSED_OK))
+    assert trio.current_time() - began < 1
+    assert outcome.failed == [("t", 0, "FAILED", "diverged")]
+
+
+async def test_no_wait() -> None:
+    outcome = await pause(Destination([partition()], answers=PAUSED_OK), wait=False)
+    assert outcome.failed == []
+    assert "Accepted" in outcome.done[0]
+
+
+async def test_a_refused_topic_is_a_failure_with_its_reason() -> None:
+    refused = PauseMirrorTopicsResponse(
+        error_code=141, topics=[PauseMirrorTopicResult(topic_name="t", error_code=141, error_message="t is stopped")]
+    )
+    outcome = await pause(Destination([partition("STOPPED")], answers={"PauseMirrorTopicsRequest": refused}))
+    assert outcome.done == []
+    assert "t is stopped" in outcome.failed[0][3]
+    whole = PauseMirrorTopicsResponse(error_code=137, error_message="no mirror m")
+    with pytest.raises(Failure, match="no mirror m"):
+        await pause(Destination([partition()], answers={"PauseMirrorTopicsRequest": whole}))
+
+
+async def test_a_list_that_matches_nothing() -> None:
+    with pytest.raises(Failure, match="no topic of mirror m matches x"):
+        await mirror_actions.stop(Destination([partition()]), "m", ["x.*"], waiting=Waiting())  # type: ignore[arg-type]
+
+
+STOPPED_OK = {
+    "StopMirrorTopicsRequest": StopMirrorTopicsResponse(
+        topics=[
+            StopMirrorTopicResult(
+                topic_name="t", partitions=[StoppedPartition(last_mirrored_offset=6, aborted_transactions=1)]
+            )
+        ]
+    )
+}
+
+
+async def test_stop_sends_names_and_patterns_and_shows_what_was_left(autojump_clock: MockClock) -> None:
+    destination = Destination([partition("STOPPED")], answers=STOPPED_OK)
+    outcome = await mirror_actions.stop(destination, "m", ["t.*"], waiting=Waiting())  # type: ignore[arg-type]
+    request = next(message for message in destination.requests if isinstance(message, StopMirrorTopicsRequest))
+    assert ([topic.topic_name for topic in request.topics], request.patterns) == (["t"], ["t.*"])
+    assert list(outcome.details[0]) == ["t", 0, 6, None, None, 1]
+    assert outcome.done == ["Stopped t: STOPPED."]
+
+
+async def test_a_stop_that_takes_long_is_waited_for(autojump_clock: MockClock) -> None:
+    late = {"StopMirrorTopicsRequest": StopMirrorTopicsResponse(error_code=7)}
+    destination = Destination([partition("STOPPING")], [partition("STOPPING")], [partition("STOPPED")], answers=late)
+    outcome = await mirror_actions.stop(destination, "m", ["t"], waiting=Waiting())  # type: ignore[arg-type]
+    assert (outcome.failed, outcome.done) == ([], ["Stopped t: STOPPED."])
+
+
+async def test_promote_waits_until_nothing_is_missing(autojump_clock: MockClock) -> None:
+    behind = [partition(source_offset=10, destination_offset=8)]
+    caught_up = [partition(source_offset=10, destination_offset=10)]
+    stopped = [partition("STOPPED")]
+    destination = Destination(behind, behind, caught_up, stopped, answers=STOPPED_OK)
+    outcome = await mirror_actions.promote(destination, "m", ["t"], max_lag=0, waiting=Waiting())  # type: ignore[arg-type]
+    assert outcome.failed == []
+    stops = [message for message in destination.requests if isinstance(message, StopMirrorTopicsRequest)]
+    assert len(stops) == 1
+
+
+async def test_promote_stops_nothing_when_it_does_not_catch_up(autojump_clock: MockClock) -> None:
+    destination = Destination([partition(source_offset=10, destination_offset=8)], answers=STOPPED_OK)
+    outcome = await mirror_actions.promote(destination, "m", ["t"], max_lag=1, waiting=Waiting())  # type: ignore[arg-type]
+    assert "nothing was stopped" in outcome.failed[0][3]
+    assert not any(isinstance(message, StopMirrorTopicsRequest) for message in destination.requests)
+
+
+def test_where_a_topic_begins() -> None:
+    assert mirror_actions.start_point(None) == EARLIEST
+    assert mirror_actions.start_point("earliest") == EARLIEST
+    assert mirror_actions.start_point("latest") == LATEST
+    assert mirror_actions.start_point("1700000000000") == 1700000000000
+    assert mirror_actions.start_point("1970-01-01T00:00:01+00:00") == 1000
+    with pytest.raises(BadUsage):
+        mirror_actions.start_point("yesterday")
