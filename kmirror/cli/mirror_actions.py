@@ -6,7 +6,7 @@ that were found, and regular expressions as patterns too, so that the broker's d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -31,6 +31,8 @@ from kmirror.source.cluster import Cluster
 
 ANSWER_MARGIN_MS = 30_000
 """A stop may take 25 s before the broker answers that it goes on; the request waits longer than that."""
+STOP_GOES_ON = (ErrorCode.REQUEST_TIMED_OUT,)
+"""The broker's way to say that a stop takes longer than it lets a request wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +174,7 @@ async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waitin
     )
     response = await cluster.request(request, timeout_ms=ANSWER_MARGIN_MS + int(waiting.timeout_s * 1000))
     outcome = Outcome()
-    late = response.error_code == ErrorCode.REQUEST_TIMED_OUT
-    accepted = names if late else _accepted(response, outcome, f"mirror {name}: topics were not stopped")
+    accepted = _accepted(response, outcome, f"mirror {name}: topics were not stopped", goes_on=STOP_GOES_ON)
     for topic in response.topics:
         for partition in getattr(topic, "partitions", None) or []:
             outcome.details.append(
@@ -258,15 +259,19 @@ async def _own_topics(cluster: Cluster, name: str, items: list[str]) -> tuple[li
 # --- after the answer -------------------------------------------------------------------------------------------------
 
 
-def _accepted(response: Any, outcome: Outcome, what: str) -> list[str]:
-    """Topics without an error; the others go to `outcome.failed`. Raises Failure for a refusal as a whole."""
-    refused = [topic for topic in response.topics if topic.error_code]
-    if not response.topics or not refused:
+def _accepted(response: Any, outcome: Outcome, what: str, *, goes_on: Collection[int] = ()) -> list[str]:
+    """Topics without an error, or with one that says "not yet" (`goes_on`); the others go to `outcome.failed`.
+
+    Raises Failure for a refusal as a whole.
+    """
+    refused = [topic for topic in response.topics if topic.error_code and topic.error_code not in goes_on]
+    if response.error_code not in goes_on and (not response.topics or not refused):
         check(response.error_code, response.error_message, what)
     outcome.failed += [
         (topic.topic_name, None, None, refusal(topic.error_code, topic.error_message)) for topic in refused
     ]
-    return [topic.topic_name for topic in response.topics if not topic.error_code]
+    failed = {topic.topic_name for topic in refused}
+    return [topic.topic_name for topic in response.topics if topic.topic_name not in failed]
 
 
 async def _finish(

@@ -28,11 +28,15 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from kmirror import app
+    from kmirror.storage.errors import StorageLocked
 
     try:
         properties = properties_of(options)
         app.run(properties, announce=_announce, ready_file=options.ready_file)
     except ConfigError as error:
+        print(f"kmirror serve: {error}", file=sys.stderr)
+        return 2
+    except StorageLocked as error:
         print(f"kmirror serve: {error}", file=sys.stderr)
         return 2
     except KmirrorError as error:

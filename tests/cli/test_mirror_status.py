@@ -204,7 +204,8 @@ async def test_stop_sends_names_and_patterns_and_shows_what_was_left(autojump_cl
 
 
 async def test_a_stop_that_takes_long_is_waited_for(autojump_clock: MockClock) -> None:
-    late = {"StopMirrorTopicsRequest": StopMirrorTopicsResponse(error_code=7)}
+    unfinished = StopMirrorTopicResult(topic_name="t", error_code=7, error_message="the stop goes on")
+    late = {"StopMirrorTopicsRequest": StopMirrorTopicsResponse(error_code=7, topics=[unfinished])}
     destination = Destination([partition("STOPPING")], [partition("STOPPING")], [partition("STOPPED")], answers=late)
     outcome = await mirror_actions.stop(destination, "m", ["t"], waiting=Waiting())  # type: ignore[arg-type]
     assert (outcome.failed, outcome.done) == ([], ["Stopped t: STOPPED."])
