@@ -25,11 +25,13 @@ from kmirror.protocol.api.fetch import (
     ReplicaState,
 )
 from kmirror.protocol.api.find_coordinator import FindCoordinatorRequest
+from kmirror.protocol.api.list_config_resources import ListConfigResourcesRequest
 from kmirror.protocol.api.list_groups import ListGroupsRequest
 from kmirror.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from kmirror.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kmirror.protocol.api.sasl_handshake import SaslHandshakeRequest
 from kmirror.protocol.compile import decode, decoder, encode, encode_pieces, encoder
+from kmirror.protocol.internal.cluster_metadata import BrokerRegistrationChangeRecord
 from kmirror.slices import FileSlice
 
 Decode = Callable[..., Any]
@@ -62,13 +64,28 @@ def test_a_count_larger_than_the_bytes_left_is_refused(read: Decode, count: int)
 
 def test_nothing_is_allocated_from_a_claimed_count() -> None:
     claimed = b"\xff\xff\xff\xff\x0f"  # 4,294,967,294 elements
+    decoder(ListGroupsRequest, 4)  # generating it does allocate
     tracemalloc.start()
     try:
         with pytest.raises(DecodeError):
-            decode(ListGroupsRequest, claimed + bytes(40), 4)
-        assert tracemalloc.get_traced_memory()[1] < 100_000
+            decode(ListGroupsRequest, claimed + b"\1" * 10_000, 4)
+        assert tracemalloc.get_traced_memory()[1] < 40_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "data"),
+    [
+        (MetadataRequest, 4, b"\x7f\0\0\0\1"),  # strings or structs
+        (ListConfigResourcesRequest, 1, b"\xff\xff\xff\x7f\1\0"),  # numbers
+        (BrokerRegistrationChangeRecord, 2, bytes(12) + b"\1\2\x06\xff\xff\xff\xff\x0f\0"),  # ids, in a tag
+    ],
+    ids=["structs", "numbers", "ids"],
+)
+def test_a_count_is_checked_before_the_first_element(cls: type[Any], version: int, data: bytes) -> None:
+    with pytest.raises(DecodeError, match="elements, but only"):
+        decode(cls, data, version)
 
 
 @BOTH
@@ -77,6 +94,17 @@ def test_varints_are_capped(read: Decode, varint: str) -> None:
     """Five bytes and 32 bits; where the value would fit, it is the length that is wrong."""
     with pytest.raises(DecodeError):
         read(ApiVersionsRequest, bytes.fromhex(varint) + b"abc\1\0", 3)
+
+
+@BOTH
+def test_a_tag_number_has_32_bits(read: Decode) -> None:
+    for number, fits in (("ffffffff0f", True), ("ffffffff1f", False), ("ffffffff8f00", False)):
+        data = encode(ApiVersionsResponse(), 3)[:-1] + bytes.fromhex("01" + number + "00")
+        if fits:
+            assert read(ApiVersionsResponse, data, 3, exact=True) == ApiVersionsResponse()
+        else:
+            with pytest.raises(DecodeError):
+                read(ApiVersionsResponse, data, 3)
 
 
 @BOTH
@@ -135,6 +163,14 @@ def test_a_tag_with_a_wrong_size_is_refused(read: Decode, tags: str) -> None:
     start = encode(ApiVersionsResponse(), 3)[:-1]
     with pytest.raises(DecodeError):
         read(ApiVersionsResponse, start + bytes.fromhex(tags), 3, exact=True)
+
+
+@BOTH
+def test_a_tag_that_ends_beyond_the_frame_is_refused(read: Decode) -> None:
+    for cls, version in ((ApiVersionsResponse, 3), (ApiVersionsRequest, 3)):  # with known tags, and without
+        data = encode(cls(), version)[:-1] + bytes.fromhex("01 0a 05 aabb")
+        with pytest.raises(DecodeError):
+            read(cls, data, version)
 
 
 @BOTH
@@ -293,3 +329,9 @@ def test_tagged_arrays_and_both_shapes_of_one_api() -> None:
     with pytest.raises(EncodeError):
         encode(AddPartitionsToTxnRequest(v3_and_below_producer_id=4), 4)
     assert encode(AddPartitionsToTxnRequest(v3_and_below_producer_id=4), 3)
+
+
+def test_an_end_beyond_the_buffer_does_not_help() -> None:
+    """Slices would silently be shorter than their length says."""
+    with pytest.raises(DecodeError):
+        decoder(SaslHandshakeRequest, 1)(b"\0\5PLAI", 0, 100)
