@@ -10,6 +10,7 @@ from __future__ import annotations
 MAX_VARINT_BYTES = 5
 """An unsigned varint of 32 bits never needs more; a longer one is rubbish (Kafka: ByteUtils.readUnsignedVarint)."""
 MAX_VARLONG_BYTES = 10
+"""The same for 64 bits."""
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Cap on what one compressed batch may expand to: a 1 MB zip bomb must not take the process with it."""
 MAX_CLIENT_ID_BYTES = 32_767
@@ -52,8 +53,10 @@ SENDFILE_PIECE_BYTES = 1024 * 1024
 """A cold piece of this size blocks the loop for a few milliseconds at most, should the residency probe be wrong."""
 ACCEPT_RETRY_MS = 100
 """Pause after accept failed for lack of file descriptors or memory: without it the loop would spin."""
-MAX_TICK_MS = 60_000
-"""No periodic job sleeps longer than this, so that a changed configuration takes effect."""
+TICK_MS = 1_000
+"""How often periodic work looks whether something is due; none of it is needed sooner."""
+IDLE_CHECK_MS = 10_000
+"""How often connections are checked against connections.max.idle.ms, which is minutes."""
 
 # --- broker -----------------------------------------------------------------------------------------------------
 MAX_INLINE_FLUSH_ROUNDS = 10_000

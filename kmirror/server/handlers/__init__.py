@@ -1,1 +1,60 @@
+"""What this server answers: one row per API, one module per row. L4.
 
+The table is static because starting fast is a feature: a handler module, and with it the message classes of its API,
+is imported when its first request arrives. ApiVersions is computed from this table. The ranges are those of Apache
+Kafka 4.4.0; the test of the handlers' docstrings keeps table, modules and `docs/APIS.md` together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Served(NamedTuple):
+    """`module` below `kmirror.server.handlers`; versions that ApiVersions advertises, both ends included.
+
+    `served_from` is larger than `min_version` where old clients read the range but must not use its low end
+    (KIP-896's exceptions); `feature` names the feature whose level 0 hides the API.
+    """
+
+    module: str
+    min_version: int
+    max_version: int
+    served_from: int = -1
+    feature: str | None = None
+
+    @property
+    def first_version(self) -> int:
+        return max(self.min_version, self.served_from)
+
+
+MIRROR_FEATURE = "mirror.version"
+
+TABLE: dict[int, Served] = {
+    0: Served("produce", 0, 13, served_from=3),
+    1: Served("fetch", 4, 18),
+    2: Served("list_offsets", 1, 11),
+    3: Served("metadata", 0, 13),
+    10: Served("find_coordinator", 0, 6),
+    18: Served("api_versions", 0, 5),
+    19: Served("create_topics", 2, 7),
+    20: Served("delete_topics", 1, 6),
+    21: Served("delete_records", 0, 2),
+    22: Served("init_producer_id", 0, 5),
+    23: Served("offset_for_leader_epoch", 2, 4),
+    32: Served("describe_configs", 1, 4),
+    33: Served("alter_configs", 0, 2),
+    35: Served("describe_log_dirs", 1, 5),
+    37: Served("create_partitions", 0, 3),
+    44: Served("incremental_alter_configs", 0, 1),
+    57: Served("update_features", 0, 2),
+    60: Served("describe_cluster", 0, 2),
+    61: Served("describe_producers", 0, 0),
+    74: Served("list_config_resources", 0, 1),
+    75: Served("describe_topic_partitions", 0, 0),
+}
+
+
+def advertised(*, mirroring_enabled: bool) -> dict[int, Served]:
+    """What ApiVersions lists, by api key."""
+    return {key: served for key, served in TABLE.items() if served.feature is None or mirroring_enabled}

@@ -1,0 +1,65 @@
+"""What a handler sees of the request's surroundings. L4; imported by every handler, so it stays small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kmirror.errors import KmirrorError
+
+if TYPE_CHECKING:
+    from kmirror.broker.world import World
+    from kmirror.clock import Clock
+
+
+class CloseConnection(KmirrorError):
+    """The request is answered by closing the connection, as Kafka does; the text is the reason for the log line."""
+
+
+class Peer:
+    """Who is at the other end, and through which listener it came. One per connection."""
+
+    __slots__ = ("advertised_host", "advertised_port", "host", "listener", "port", "principal")
+
+    def __init__(
+        self,
+        *,
+        listener: str,
+        advertised_host: str,
+        advertised_port: int,
+        host: str,
+        port: int,
+        principal: str = "User:ANONYMOUS",
+    ) -> None:
+        self.listener = listener
+        self.advertised_host = advertised_host
+        self.advertised_port = advertised_port
+        self.host = host
+        self.port = port
+        self.principal = principal
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}" if self.port >= 0 else self.host
+
+
+class RequestContext:
+    """One request's surroundings, handed to its handler beside the decoded request."""
+
+    __slots__ = ("api_version", "client_id", "connection", "world")
+
+    def __init__(self, world: World, connection: Peer, api_version: int, client_id: str | None) -> None:
+        self.world = world
+        self.connection = connection
+        self.api_version = api_version
+        self.client_id = client_id
+
+    @property
+    def clock(self) -> Clock:
+        return self.world.clock
+
+    @property
+    def rack(self) -> str | None:
+        return self.world.config.raw("broker.rack")
+
+    def advertised(self) -> tuple[str, int]:
+        """Host and port that clients of this listener are told to connect to."""
+        return self.connection.advertised_host, self.connection.advertised_port

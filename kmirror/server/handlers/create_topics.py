@@ -1,0 +1,93 @@
+"""CreateTopics (19): make topics, or only check that they could be made.
+
+Versions: 2-7.
+
+Behaviour: each topic is answered on its own; a name that comes twice, and the metadata log's own name, are
+INVALID_REQUEST. -1 stands for the broker's defaults (KIP-464). From version 5 the answer holds partition count,
+replication factor and all configurations (KIP-525), from version 7 the topic id. When the answer says 0 the topic can
+be used at once.
+
+Deviations: one broker, so a replication factor above 1 is INVALID_REPLICATION_FACTOR, as on a Kafka of one node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kmirror.broker import topic_config
+from kmirror.broker.metadata import METADATA_TOPIC, TopicState
+from kmirror.broker.topic_admin import CreateTopicSpec
+from kmirror.effects import Promise
+from kmirror.errors import ApiError
+from kmirror.protocol.api.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kmirror.protocol.errors import ErrorCode
+from kmirror.server.context import RequestContext
+from kmirror.server.waiting import settled_until
+
+VERSIONS = (2, 7)
+
+
+async def handle(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    count = Counter(topic.name for topic in request.topics)
+    refused: list[CreatableTopicResult] = []
+    started: list[tuple[str, Promise[TopicState]]] = []
+    for topic in request.topics:
+        if count[topic.name] == 1 and topic.name != METADATA_TOPIC:
+            started.append((topic.name, context.world.create_topic(_spec(topic, request.validate_only))))
+    for name in count:
+        if count[name] > 1:
+            refused.append(_refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        elif name == METADATA_TOPIC:
+            reason = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            refused.append(_refused(name, ErrorCode.INVALID_REQUEST, reason))
+    await settled_until([promise for _, promise in started], timeout_ms=request.timeout_ms)
+    made = [_result(context, name, promise) for name, promise in started]
+    return CreateTopicsResponse(topics=[*made, *refused])
+
+
+def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
+    return CreateTopicSpec(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs={config.name: config.value for config in topic.configs},
+        assignments={assigned.partition_index: list(assigned.broker_ids) for assigned in topic.assignments},
+        validate_only=validate_only,
+    )
+
+
+def _result(context: RequestContext, name: str, promise: Promise[TopicState]) -> CreatableTopicResult:
+    if not promise.done:
+        return _refused(name, ErrorCode.REQUEST_TIMED_OUT, f"the creation of {name} goes on; look again later")
+    try:
+        topic = promise.result()
+    except ApiError as error:
+        return _refused(name, error.code, error.message)
+    entries = topic_config.describe(topic.configs, context.world.layers)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in sorted(entries, key=lambda entry: entry.name)
+        ],
+    )
+
+
+def _refused(name: str, code: int, reason: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=reason)

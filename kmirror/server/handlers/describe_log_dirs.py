@@ -1,0 +1,62 @@
+"""DescribeLogDirs (35): the data directory, its space, and what each partition takes of it.
+
+Versions: 1-5.
+
+Behaviour: null topics mean all of them, an empty list none. A partition that is not here is left out. From version 4
+the answer holds the volume's total and usable bytes (KIP-827).
+
+Deviations: one directory; nothing is ever a future replica or cordoned, and the offset lag is 0.
+"""
+
+from __future__ import annotations
+
+from kmirror.broker.partition import Partition
+from kmirror.errors import ApiError
+from kmirror.protocol.api.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from kmirror.server.context import RequestContext
+
+VERSIONS = (1, 5)
+
+
+def handle(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    world = context.world
+    total_bytes, usable_bytes = world.fs.space(world.directory.path)
+    result = DescribeLogDirsResult(
+        log_dir=world.directory.path,
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+        topics=_topics(context, request),
+    )
+    return DescribeLogDirsResponse(results=[result])
+
+
+def _topics(context: RequestContext, request: DescribeLogDirsRequest) -> list[DescribeLogDirsTopic]:
+    world = context.world
+    found: dict[str, list[Partition]] = {}
+    if request.topics is None:
+        for partition in world.partitions():
+            found.setdefault(partition.topic_name, []).append(partition)
+    else:
+        for topic in request.topics:
+            for index in topic.partitions:
+                try:
+                    found.setdefault(topic.topic, []).append(world.partition(topic.topic, index))
+                except ApiError:
+                    continue
+    return [
+        DescribeLogDirsTopic(
+            name=name,
+            partitions=[
+                DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
+                for partition in partitions
+            ],
+        )
+        for name, partitions in found.items()
+        if partitions
+    ]
