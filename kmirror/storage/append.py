@@ -41,6 +41,7 @@ from kmirror.storage.errors import (
     UnexpectedOffset,
 )
 from kmirror.storage.filesystem import Buffer
+from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducers
 from kmirror.storage.segment import Segment
 from kmirror.storage.txn_index import AbortedTransaction
@@ -317,7 +318,7 @@ def _append_run(log: Log, data: Buffer, found: list[tuple[int, BatchHeader]], st
             pending.add(header, header.base_offset, marker)
             if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:
                 resets.append(header.base_offset)
-    segment = _segment_for(log, end - begin, first.base_offset, last_offset, max_timestamp, now_ms)
+    segment = _segment_for(log, end - begin, _next_base(log, first), last_offset, max_timestamp, now_ms)
     whole = begin == 0 and end == len(data)
     at = segment.file.append((data if whole else memoryview(data)[begin:end],))
     for _, header in run:
@@ -329,11 +330,20 @@ def _append_run(log: Log, data: Buffer, found: list[tuple[int, BatchHeader]], st
 
 
 def _fits(log: Log, first: BatchHeader, header: BatchHeader) -> bool:
-    """May `header` be in the segment that takes `first`? Judged by the active one, or by a new one from `first` on."""
+    """May `header` be in the segment that takes `first`: the active one, or the next?"""
     active = log.active
-    if active.fits_offset(first.last_offset):
-        return active.fits_offset(header.last_offset)
-    return header.last_offset - first.base_offset < 2**31
+    base_offset = active.base_offset if active.fits_offset(first.last_offset) else _next_base(log, first)
+    return header.last_offset - base_offset <= MAX_RELATIVE_OFFSET
+
+
+def _next_base(log: Log, first: BatchHeader) -> int:
+    """Base of the segment that would begin with `first`: the log's end, if relative offsets reach that far.
+
+    A segment that does not go on where the one before it ends is a sign of lost batches to recovery, which lets only
+    those pass whose first batch could not have been in a segment that does.
+    """
+    reachable = first.last_offset - log.log_end_offset <= MAX_RELATIVE_OFFSET
+    return log.log_end_offset if reachable else first.base_offset
 
 
 # --- common -----------------------------------------------------------------------------------------------------
@@ -372,15 +382,13 @@ def _commit(log: Log, pending: PendingProducers, segment: Segment) -> None:
 
 
 def _segment_for(
-    log: Log, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    log: Log, size_bytes: int, next_base: int, last_offset: int, max_timestamp: int, now_ms: int
 ) -> Segment:
-    """The active segment, rolled first when it must not take these bytes. Kafka: LogSegment.shouldRoll."""
+    """The active segment, or a new one at `next_base` when it must not take these bytes. Kafka: shouldRoll."""
     segment, config = log.segments[-1], log.config
     fits = segment.fits_offset(last_offset)
-    if segment.size_bytes == 0:
-        if fits:
-            return segment
-        return _replace_empty(log, first_offset)
+    if segment.size_bytes == 0 and fits:
+        return segment
     if (
         not fits
         or segment.size_bytes + size_bytes > config.segment_bytes
@@ -388,7 +396,7 @@ def _segment_for(
         or segment.time_index.is_full
         or _waited_ms(segment, max_timestamp, now_ms) > config.segment_ms
     ):
-        return roll(log, first_offset, last_offset)
+        return roll(log, next_base)
     return segment
 
 
@@ -412,16 +420,13 @@ def new_segment(log: Log, base_offset: int) -> Segment:
     )
 
 
-def roll(log: Log, first_offset: int, last_offset: int) -> Segment:
-    """Seal the active segment and begin the next at the log's end. Raises DiskFull (nothing is rolled then).
+def roll(log: Log, base_offset: int) -> Segment:
+    """Seal the active segment and begin the next. Raises DiskFull (nothing is rolled then).
 
-    Only a gap wider than a segment can say makes the new one begin at `first_offset` instead; then the old one is
-    synced at once, because recovery takes a segment that does not go on where the one before it ends for a sign of
-    lost batches, and lets only such gaps pass.
+    Behind a gap that a segment cannot bridge the old one is synced at once: see `_next_base`.
     """
-    old, base_offset = log.active, log.log_end_offset
-    if last_offset - base_offset >= 2**31:
-        base_offset = first_offset
+    old = log.active
+    if base_offset != log.log_end_offset:
         old.file.sync()
     paths = old.seal()
     paths.append(flush.write_snapshot(log, base_offset))
@@ -436,15 +441,13 @@ def roll(log: Log, first_offset: int, last_offset: int) -> Segment:
     return segment
 
 
-def _replace_empty(log: Log, base_offset: int) -> Segment:
-    """The empty active segment makes room for one with another base."""
+def _replace_empty(log: Log, base_offset: int) -> None:
+    """The segment of an empty log makes room for one with a lower base."""
     old = log.segments[-1]
     segment = new_segment(log, base_offset)
     segment.create()
     log.segments[-1] = segment
-    if old.base_offset != base_offset:
-        old.close()
-        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-            log.fs.remove(old.path(suffix))
+    old.close()
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        log.fs.remove(old.path(suffix))
     log.unsynced.directory = True
-    return segment

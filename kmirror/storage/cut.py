@@ -1,8 +1,9 @@
 """Truncating a log, saving what is cut, moving its start. L2 storage. Kafka: UnifiedLog.truncateTo and others.
 
 A cut must not come undone by a crash in a way that mixes old and new: first the recovery point is lowered durably (in
-`log-facts`), then segments above the cut go, newest first and durably, then the file is cut. At every point a crash
-leaves a prefix of the log as it was. All derived state (indexes, epochs, producers, aborted transactions) is cut too.
+`log-facts`), then segments above the cut go, newest first and durably, then the file is cut and synced before anything
+can be written in the place of what was there. At every point a crash leaves a prefix of the log as it was. Cuts are
+rare, so they pay their syncs in line. All derived state (indexes, epochs, producers, aborted transactions) is cut too.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def truncate_to(log: Log, offset: int) -> int:
         truncate_fully_and_start_at(log, log.log_start_offset)
         return log.log_end_offset
     _after_cut(log)
+    log.flush()
     return log.log_end_offset
 
 

@@ -14,6 +14,8 @@ was written before it.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -73,43 +75,57 @@ class Facts:
         return facts
 
 
+class SideFiles:
+    """Writes the small files of one log, newest content last, whichever thread comes when.
+
+    A cut writes them in line while a ticket from before it may be in a thread: the older content must not win.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._given = 0
+        self._written = 0
+
+    def next_number(self) -> int:
+        """The age of content that is put together now. Loop side."""
+        self._given += 1
+        return self._given
+
+    def write(self, number: int, writes: Iterable[tuple[str, bytes]]) -> None:
+        with self._lock:
+            if number >= self._written:
+                self._written = number
+                for path, data in writes:
+                    self._fs.write_atomic(path, data)
+
+
 class FlushTicket:
     """One flush of one log. `sync` may run in any thread; everything else belongs to the loop."""
 
-    __slots__ = ("_directory", "_files", "_fs", "_log_directory", "_paths", "_writes", "end_offset", "generation")
+    __slots__ = ("_fs", "_log_directory", "_number", "_side_files", "end_offset", "generation", "unsynced", "writes")
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        *,
-        log_directory: str,
-        end_offset: int,
-        generation: int,
-        files: list[File],
-        paths: list[str],
-        directory: bool,
-        writes: list[tuple[str, bytes]],
-    ) -> None:
-        self._fs = fs
-        self._log_directory = log_directory
-        self._files = files
-        self._paths = paths
-        self._directory = directory
-        self._writes = writes
-        self.end_offset = end_offset
-        self.generation = generation
+    def __init__(self, log: Log, unsynced: Unsynced, writes: dict[str, bytes]) -> None:
+        self._fs = log.fs
+        self._log_directory = log.directory
+        self._side_files = log.side_files
+        self._number = log.side_files.next_number()
+        self.unsynced = unsynced
+        self.writes = writes
+        self.end_offset = log.log_end_offset
+        self.generation = log.generation
 
     def sync(self) -> None:
         """Files, then names, then the small files that speak about them. Raises DiskFailure: stop the process."""
-        for file in self._files:
+        for file in self.unsynced.files:
             file.sync()
-        for path in self._paths:
+        for path in self.unsynced.paths:
             with suppress(FileNotFoundError):  # retention or a cut was faster
                 self._fs.open(path).sync()
-        if self._directory:
+        if self.unsynced.directory:
             self._fs.sync_dir(self._log_directory)
-        for path, data in self._writes:
-            self._fs.write_atomic(path, data)
+        if self.writes:
+            self._side_files.write(self._number, self.writes.items())
 
 
 def facts_of(log: Log) -> Facts:
@@ -117,44 +133,43 @@ def facts_of(log: Log) -> Facts:
 
 
 def begin(log: Log) -> FlushTicket | None:
-    """See `Log.begin_flush`."""
-    unsynced, end_offset = log.unsynced, log.log_end_offset
-    epochs_changed = log.epochs.changed
-    data_changed = end_offset > log.flushed_offset or unsynced.cut
-    if not (data_changed or epochs_changed or unsynced.directory or unsynced.paths or unsynced.facts):
+    """See `Log.begin_flush`. What an unfinished ticket has taken is taken again: it may never be synced."""
+    unsynced = log.unsynced
+    data_changed = log.log_end_offset > log.flushed_offset or unsynced.cut
+    side_changed = log.epochs.changed or unsynced.facts
+    if not (data_changed or side_changed or unsynced.directory or unsynced.paths or unsynced.files or log.tickets):
         return None
-    files = unsynced.files
     if data_changed:
-        files = [*files, log.active.file] if files else [log.active.file]
-    writes: list[tuple[str, bytes]] = []
-    if epochs_changed:
-        writes.append((f"{log.directory}/{LEADER_EPOCH_FILE}", format_epochs(log.epochs.entries)))
+        unsynced.files.append(log.active.file)
+    writes: dict[str, bytes] = {}
+    for earlier in log.tickets:
+        unsynced.files += [file for file in earlier.unsynced.files if file not in unsynced.files]
+        unsynced.paths += earlier.unsynced.paths
+        unsynced.directory = unsynced.directory or earlier.unsynced.directory
+        writes.update(earlier.writes)
+    if log.epochs.changed:
+        writes[f"{log.directory}/{LEADER_EPOCH_FILE}"] = format_epochs(log.epochs.entries)
         log.epochs.changed = False
     if unsynced.facts:
-        writes.append((f"{log.directory}/{FACTS_FILE}", facts_of(log).encode()))
-    ticket = FlushTicket(
-        log.fs,
-        log_directory=log.directory,
-        end_offset=end_offset,
-        generation=log.generation,
-        files=files,
-        paths=unsynced.paths,
-        directory=unsynced.directory,
-        writes=writes,
-    )
+        writes[f"{log.directory}/{FACTS_FILE}"] = facts_of(log).encode()
+    ticket = FlushTicket(log, unsynced, writes)
     log.unsynced = Unsynced()
+    log.tickets.append(ticket)
     return ticket
 
 
 def finish(log: Log, ticket: FlushTicket) -> None:
     """See `Log.finish_flush`."""
+    if ticket in log.tickets:
+        del log.tickets[: log.tickets.index(ticket) + 1]
     if ticket.generation == log.generation and ticket.end_offset > log.flushed_offset:
         log.flushed_offset = ticket.end_offset
 
 
 def write_facts(log: Log) -> None:
     """At once and durably: a cut must lower an older recovery point before it happens. Raises DiskFull, DiskFailure."""
-    log.fs.write_atomic(f"{log.directory}/{FACTS_FILE}", facts_of(log).encode())
+    number = log.side_files.next_number()
+    log.side_files.write(number, [(f"{log.directory}/{FACTS_FILE}", facts_of(log).encode())])
 
 
 def write_snapshot(log: Log, offset: int) -> str:

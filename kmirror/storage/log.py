@@ -71,6 +71,9 @@ class Log:
         """Leader epoch of the last batch, -1 in an empty log."""
         self.report = RecoveryReport()
         self.unsynced = _flush.Unsynced()
+        self.tickets: list[FlushTicket] = []
+        """Taken and not finished yet, oldest first."""
+        self.side_files = _flush.SideFiles(fs)
         self.doomed: list[_retention.Doomed] = []
         self.failed: DiskFailure | None = None
         self.cut_offset = -1
@@ -188,7 +191,7 @@ class Log:
     def truncate_to(self, offset: int) -> int:
         """Cut everything from `offset` on, a batch that contains it included; returns the new end.
 
-        Durable with the next flush. Raises OffsetOutOfRange below the log start.
+        Durable on return (with everything below it). Raises OffsetOutOfRange below the log start.
         """
         return _cut.truncate_to(self, offset)
 
@@ -232,7 +235,7 @@ class Log:
     def roll(self) -> None:
         """Begin a new segment at the log's end, if the active one has batches."""
         if self.active.size_bytes:
-            _append.roll(self, self.log_end_offset, self.log_end_offset)
+            _append.roll(self, self.log_end_offset)
 
     def close(self, *, clean: bool) -> None:
         """`clean`: flush, index files, a producer snapshot at the end. Else only let go of the files."""

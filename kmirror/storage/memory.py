@@ -91,9 +91,14 @@ class MemoryFile:
 
     def append(self, pieces: Sequence[Buffer]) -> int:
         fs, data = self._fs, self._node.data
-        fs.enter("write", self.path)
         position = len(data)
         size = sum(len(piece) for piece in pieces)
+        try:
+            fs.enter("write", self.path)
+        except DiskFailure:
+            if not fs.dead:
+                data += b"".join(pieces)[: size // 2]  # how far it came is anybody's guess
+            raise
         if fs.capacity_bytes is not None and fs.used_bytes() + size > fs.capacity_bytes:
             self._fs.refuse(errno.ENOSPC, f"write to {self.path}")
         for piece in pieces:
@@ -150,7 +155,7 @@ class MemoryFileSystem:
         self._clock = clock
         self._faults: list[Fault] = []
         self._root = _Directory()
-        self._dead = False
+        self.dead = False
 
     # --- faults and the crash ---
 
@@ -171,7 +176,7 @@ class MemoryFileSystem:
             self.seed + 1, page_bytes=self.page_bytes, capacity_bytes=self.capacity_bytes, clock=self._clock
         )
         after._root = self._survivors(self._root, chance, keep_nothing)
-        self._dead = True
+        self.dead = True
         return after
 
     def _survivors(self, directory: _Directory, chance: random.Random, keep_nothing: bool) -> _Directory:
@@ -214,7 +219,7 @@ class MemoryFileSystem:
         return b"".join(parts)[:size]
 
     def enter(self, kind: Kind, path: str) -> None:
-        if self._dead:
+        if self.dead:
             raise DiskFailure("this file system has crashed")
         self.operation_count += 1
         self.counts[kind] = self.counts.get(kind, 0) + 1

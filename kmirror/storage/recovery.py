@@ -63,6 +63,7 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
         rebuild_from = log.segment_index(max(0, recovery_point - 1))
     elif log.epochs.latest != log.last_leader_epoch >= 0:
         epochs_known = False
+    rebuild_from = _load_txn_indexes(log, rebuild_from)
     if not epochs_known:
         log.epochs = EpochCache()
     if not clean or rebuild_from < len(log.segments):
@@ -140,8 +141,8 @@ def _read_epochs(log: Log) -> bool:
 
 
 def _load_cleanly(log: Log) -> int | None:
-    """Take the log as its clean stop left it. Returns the index of the first segment that has to be gone through
-    nevertheless (usually none: their number), None when the end of the log is not as a clean stop leaves it."""
+    """Take the log as its clean stop left it. Returns the number of segments, from which on there is nothing to be gone
+    through; None when the end of the log is not as a clean stop leaves it."""
     active = log.active
     try:
         last = active.load_as_active()
@@ -151,13 +152,18 @@ def _load_cleanly(log: Log) -> int | None:
         return None
     log.log_end_offset = active.next_offset
     log.last_leader_epoch = log.epochs.epoch_at(log.log_end_offset - 1) if last is None else last.leader_epoch
-    for index, segment in enumerate(log.segments):
+    return len(log.segments)
+
+
+def _load_txn_indexes(log: Log, end: int) -> int:
+    """Of the segments before index `end`; returns the index of the first whose file is damaged, or `end`."""
+    for index, segment in enumerate(log.segments[:end]):
         try:
             segment.load_txn_index()
         except CorruptData as error:
             log.report.notes.append(f"{error}; made anew")
             return index
-    return len(log.segments)
+    return end
 
 
 # --- going through ----------------------------------------------------------------------------------------------
@@ -347,11 +353,17 @@ def _rebuild(log: Log, index: int, walk: _Replay, *, first: bool) -> bool:
 
 
 def _gap_is_known(log: Log, index: int, walk: _Replay) -> bool:
-    """Compaction leaves gaps, below the recovery point; a gap too wide for relative offsets makes a log roll."""
-    segment, before = log.segments[index], log.segments[index - 1]
+    """Compaction leaves gaps, below the recovery point; a gap too wide for relative offsets made the log roll."""
+    segment = log.segments[index]
     if segment.base_offset < walk.expected:
         return False
-    return segment.base_offset <= walk.recovery_point or segment.base_offset - before.base_offset > MAX_RELATIVE_OFFSET
+    if segment.base_offset <= walk.recovery_point:
+        return True
+    try:
+        _, first = next(segment.headers(0, segment.size_bytes))
+    except (CorruptData, StopIteration):
+        return False
+    return first.last_offset - walk.expected > MAX_RELATIVE_OFFSET
 
 
 def _checked(segment: Segment, size_bytes: int, walk: _Replay) -> Iterator[tuple[int, BatchHeader, memoryview | None]]:
