@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
+import trio
 
+from kmirror import app
+from kmirror.app import App
 from kmirror.cli.main import main
+from kmirror.effects import Promise
+from kmirror.server.waiting import settled
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,3 +88,77 @@ def peer() -> Iterator[Callable[[Callable[[socket.socket], None]], Peer]]:
     yield make
     for made in peers:
         made.close()
+
+
+class Broker:
+    """A broker on a thread with a Trio run of its own, so that commands can have theirs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.bootstrap = ""
+        self.directory = directory
+        self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken
+        self._stop: trio.Event
+        self.app: App
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        failure = self._ready.get(timeout=20)
+        if failure is not None:
+            raise failure
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:
+            self._ready.put(error)
+            raise
+
+    async def _serve(self) -> None:
+        properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
+        async with app.running(properties) as running:
+            self.app = running
+            self.bootstrap = running.bootstrap
+            self._token = trio.lowlevel.current_trio_token()
+            self._stop = trio.Event()
+            self._ready.put(None)
+            await self._stop.wait()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the broker's loop."""
+        return trio.from_thread.run_sync(function, trio_token=self._token)
+
+    async def _settled(self, make: Callable[[], Promise[T]]) -> T:
+        return await settled(make())
+
+    def settle(self, make: Callable[[], Promise[T]]) -> T:
+        """Make a promise on the broker's loop and wait for it."""
+        return trio.from_thread.run(self._settled, make, trio_token=self._token)
+
+    def close(self) -> None:
+        self.call(self._stop.set)
+        self._thread.join(timeout=20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker for the tests of a module; each test uses topics of its own."""
+    made = Broker(tmp_path_factory.mktemp("broker"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on(broker: Broker, run: Run) -> Run:
+    """`run`, with --bootstrap."""
+    return lambda *arguments: run(*arguments, "--bootstrap", broker.bootstrap)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Gives the next command its standard input."""
+
+    def give(data: bytes) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
