@@ -66,6 +66,7 @@ PRODUCER_ID_BLOCK = 1000
 MAX_TOPIC_NAME_LENGTH = 249
 """A partition's directory is named after its topic; 255 is what file systems allow (Kafka: Topic.MAX_NAME_LENGTH)."""
 MAX_FILE_NAME_LENGTH = 255
+"""What common file systems allow (ext4, XFS, APFS)."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Partitions that one request may create: each is a directory with files (Kafka: MAX_PARTITIONS_PER_BATCH)."""
 FETCH_SESSION_EVICTION_MS = 120_000

@@ -59,15 +59,18 @@ class ConfigAdmin:
     ) -> Promise[None]:
         """Apply `ops` to one resource; `replace` makes them the whole configuration (AlterConfigs, only SET).
 
-        ApiError 3 unknown topic, 40 bad name or value, 42 bad operation, 137 unknown mirror.
+        ApiError 3 unknown topic, 40 bad name or value (42 for the broker, as Kafka), 42 bad operation, 137 no mirror.
         """
         promise: Promise[None] = Promise()
         try:
+            if resource_type == TOPIC_RESOURCE and not name:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
             current = self._current(resource_type, name)
             wanted = self._applied(resource_type, current, ops, replace=replace)
             self._check(resource_type, name, wanted, changed={op.name for op in ops})
         except ConfigError as error:
-            promise.fail(ApiError(ErrorCode.INVALID_CONFIG, str(error)))
+            code = ErrorCode.INVALID_REQUEST if resource_type == BROKER_RESOURCE else ErrorCode.INVALID_CONFIG
+            promise.fail(ApiError(code, str(error)))
             return promise
         except ApiError as error:
             promise.fail(error)
@@ -179,7 +182,7 @@ class ConfigAdmin:
         if resource_type == TOPIC_RESOURCE:
             topic_config.check(wanted)
         elif resource_type == BROKER_RESOURCE:
-            check_dynamic(wanted, changed)
+            check_dynamic({config: value for config, value in wanted.items() if config in changed})
         else:
             self._world.mirrors.check_configs(name, wanted, changed)
 
@@ -209,18 +212,16 @@ def changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, 
     return changed
 
 
-def check_dynamic(wanted: Mapping[str, str], changed: set[str]) -> None:
-    """Broker properties that are about to change at run time. Raises ConfigError, ApiError 42 for a static one."""
+def check_dynamic(given: Mapping[str, str]) -> None:
+    """Broker properties about to be set at run time. Raises ConfigError; ApiError 42 when one is static."""
     rows = {row[0]: row for row in broker_table.PROPERTIES}
-    fixed = sorted(name for name in changed if name in rows and not (rows[name][3] and name not in NOT_DYNAMIC_HERE))
+    fixed = sorted(name for name in given if name in rows and (not rows[name][3] or name in NOT_DYNAMIC_HERE))
     if fixed:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
-    for name in changed:
+    for name, text in given.items():
         if name not in rows:
             raise ConfigError(f"Unknown broker config name: {name}")
-        if name in wanted:
-            _name, kind, default, _dynamic, handling = rows[name]
-            value = parse_value(name, kind, wanted[name])
-            check_value(name, value)
-            if handling not in (broker_table.USED, broker_table.INERT) and wanted[name] != default:
-                raise ConfigError(f"{name}: {handling}")
+        _name, kind, default, _dynamic, handling = rows[name]
+        check_value(name, parse_value(name, kind, text))
+        if handling not in (broker_table.USED, broker_table.INERT) and text != default:
+            raise ConfigError(f"{name}: {handling}")

@@ -27,6 +27,7 @@ from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Buffer, parse_header
 from kmirror.slices import FileSlice
+from kmirror.storage.errors import UnsupportedLayout
 from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
 from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.txn_index import AbortedTransaction
@@ -123,7 +124,7 @@ class Partition:
                 raise self._gone()
             try:
                 log = self._open_log()
-            except CorruptData as error:
+            except (CorruptData, UnsupportedLayout) as error:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} cannot be opened: {error}") from error
             except StorageError as error:
                 raise self._refusal(error) from error
@@ -491,6 +492,17 @@ class Partition:
         if offset > log.log_start_offset:
             self._guard(lambda: log.advance_log_start(offset))
             self._advance(force=True)
+
+    def apply_retention(self) -> int:
+        """Delete whole old segments below the high watermark, and files whose delay is over. Returns segments."""
+        now_ms = self._services.clock.time_ms()
+        log = self.log
+        count = self._guard(lambda: log.apply_retention(now_ms, self._high_watermark))
+        self._guard(lambda: log.delete_doomed(now_ms))
+        if count:
+            self._services.flush.dirty(log, self._advance)
+            self._advance(force=True)
+        return count
 
     def truncate_to(self, offset: int) -> int:
         """Cut everything from `offset` on (from the batch that contains it). Returns the new log end."""

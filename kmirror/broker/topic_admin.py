@@ -108,10 +108,10 @@ class TopicAdmin:
 
     def _check_name(self, name: str) -> None:
         problem = name_problem(name)
-        if problem is None and name == METADATA_TOPIC:
-            problem = f"{METADATA_TOPIC} is the cluster's own log and cannot be created"
         if problem is not None:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name == METADATA_TOPIC:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
         image = self._world.image
         if image.known_topic(name) is not None:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")

@@ -10,6 +10,7 @@ all nodes, static), else the default; `synonyms` tells the same chain that `effe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ Row = tuple[str, int, str, str, str]
 """(name, type, Kafka's default, broker property that provides it or "", what it does)"""
 
 _MAX_LONG = str(2**63 - 1)
+_THROTTLED_REPLICA = re.compile(r"\d+:\d+\Z")
 
 # fmt: off
 TOPIC_CONFIGS: tuple[Row, ...] = (
@@ -230,8 +232,14 @@ def _check_value(name: str, value: Value) -> None:
                 raise ConfigError(
                     f"Invalid value {item} for configuration {name}: it must be one of {', '.join(CHOICES[name])}"
                 )
-    if isinstance(value, list) and len(set(value)) != len(value):
-        raise ConfigError(f"Configuration {name} holds an entry twice")
+    if name == "compression.gzip.level" and value == 0:
+        raise ConfigError(f"Invalid value 0 for configuration {name}: it must be between 1 and 9 or equal to -1")
+    if name.endswith(".replication.throttled.replicas") and isinstance(value, list):
+        for item in value if value != ["*"] else []:
+            if not _THROTTLED_REPLICA.match(item):
+                raise ConfigError(
+                    f"Invalid value {item} for configuration {name}: it must be * or a list of PARTITION:BROKER"
+                )
 
 
 def effective(name: str, overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[str | None, int]:

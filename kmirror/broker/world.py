@@ -457,6 +457,17 @@ class World:
         self.runtime.fire_timers()
         self.directory.remove_due(self.clock.monotonic_ms())
 
+    def apply_retention(self) -> int:
+        """Every log.retention.check.interval.ms: drop old segments. Opens what was not opened yet. Returns segments."""
+        count = 0
+        for partition in self.partitions():
+            if partition.is_on_disk:
+                try:
+                    count += partition.apply_retention()
+                except ApiError as error:
+                    log.error("retention of %s: %s", partition, error.message)
+        return count
+
     def write_checkpoints(self) -> None:
         """Recovery points and log starts, as Kafka writes them every minute. Raises StorageError."""
         self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))

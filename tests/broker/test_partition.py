@@ -20,7 +20,7 @@ from kmirror.protocol.compression import Compression
 from kmirror.protocol.records import Record, build_batch, end_txn_marker, mirror_pid_reset, parse_header
 from kmirror.storage import errors
 from kmirror.storage.log import LogMode
-from tests.broker.harness import Broker, make_batch
+from tests.broker.harness import DIRECTORY, Broker, make_batch
 
 
 def code_of(call: object, *args: object, **kwargs: object) -> int:
@@ -418,3 +418,42 @@ def test_delete_records_at_the_edges() -> None:
     assert code_of(broker.world.delete_records, "c", 0, 0) == 44
     broker.settle(broker.world.topics.create_mirror_state())
     assert code_of(broker.world.delete_records, "__mirror_state", 0, 0) == 17
+
+
+def test_retention_drops_whole_old_segments_and_tells_readers() -> None:
+    broker, partition = one(internal__segment__bytes="300", retention__ms="1000", file__delete__delay__ms="0")
+    for _ in range(6):
+        broker.produce("t", b"v" * 100)
+    assert broker.world.apply_retention() == 0
+    broker.restart()
+    partition = broker.world.partition("t", 0)
+    assert partition.opened_log is None
+    broker.clock.advance(2000)
+    broker.produce("t", b"v" * 100)
+    woken: list[int] = []
+    partition.subscribe(lambda: woken.append(partition.log_start_offset))
+    assert broker.world.apply_retention() > 0
+    assert woken[-1] == partition.list_offset(EARLIEST)[0] > 0
+    assert code_of(partition.read, 0, max_bytes=1) == 1
+    start = partition.log_start_offset
+    broker.flush.run()
+    broker.crash()
+    assert broker.world.partition("t", 0).log_start_offset == start
+
+
+def test_a_log_that_cannot_be_opened_costs_its_clients_not_the_broker() -> None:
+    broker, _partition = one()
+    broker.create("fine")
+    broker.produce("t", b"v" * 5000)
+    broker.produce("t", b"v" * 5000)
+    broker.produce("fine", b"v")
+    broker.world.write_checkpoints()
+    path = f"{DIRECTORY}/t-0/00000000000000000000.log"
+    damaged = bytearray(broker.fs.read_file(path))
+    second = parse_header(damaged).size_bytes
+    damaged[second + 8 : second + 12] = bytes(4)
+    broker.world.close(clean=False)
+    broker.fs.write_atomic(path, bytes(damaged))
+    broker._open()
+    assert broker.world.partition("fine", 0).log_end_offset == 1
+    assert code_of(broker.world.partition("t", 0).read, 0, max_bytes=1) == 56

@@ -81,7 +81,8 @@ def test_sources_and_synonyms_follow_kafka() -> None:
         ({"retention.mz": "1"}, "Unknown topic config name: retention.mz .did you mean retention.ms"),
         ({"retention.ms": "-2"}, "at least -1"),
         ({"cleanup.policy": "compact,shrink"}, "compact, delete"),
-        ({"cleanup.policy": "compact,compact"}, "twice"),
+        ({"compression.gzip.level": "0"}, "between 1 and 9"),
+        ({"leader.replication.throttled.replicas": "1:1,x"}, "PARTITION:BROKER"),
         ({"segment.bytes": "100"}, "at least 1048576"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "between 0 and 1"),
         ({"preallocate": "maybe"}, "true or false"),
@@ -153,6 +154,8 @@ def test_refused_changes_apply_nothing(op: ConfigOp, code: int) -> None:
     assert alter(broker, "t", ConfigOp("flush.ms", SET, "5"), op) == code
     assert broker.world.image.topics_by_name["t"].configs == {}
     assert alter(broker, "absent", ConfigOp("flush.ms", SET, "5")) == 3
+    assert alter(broker, "a b", ConfigOp("flush.ms", SET, "5")) == 17
+    assert alter(broker, "", ConfigOp("flush.ms", SET, "5")) == 42
     assert alter(broker, "t", ConfigOp("flush.ms", SET, "5"), ConfigOp("flush.ms", DELETE)) == 42
     assert alter(broker, "1", ConfigOp("flush.ms", SET, "5"), resource=16) == 42
 
@@ -174,7 +177,9 @@ def test_broker_configs_reach_topics_but_not_their_overrides() -> None:
     assert [e.name for e in broker.world.describe_configs(BROKER_RESOURCE, "")] == ["log.retention.ms"]
     assert alter(broker, "1", ConfigOp("num.partitions", SET, "2"), resource=BROKER_RESOURCE) == 42
     assert alter(broker, "2", ConfigOp("message.max.bytes", SET, "2"), resource=BROKER_RESOURCE) == 42
-    assert alter(broker, "1", ConfigOp("log.retention.mz", SET, "2"), resource=BROKER_RESOURCE) == 40
+    assert alter(broker, "1", ConfigOp("num.partitions", DELETE), resource=BROKER_RESOURCE) == 0
+    assert alter(broker, "1", ConfigOp("log.retention.mz", SET, "2"), resource=BROKER_RESOURCE) == 42
+    assert alter(broker, "1", ConfigOp("message.max.bytes", SET, "x"), resource=BROKER_RESOURCE) == 42
 
 
 def test_describing_the_broker() -> None:

@@ -49,7 +49,7 @@ def test_a_creation_that_was_not_flushed_may_be_gone_but_never_half() -> None:
         (CreateTopicSpec("a" * 250, 1), 17),
         (CreateTopicSpec("a b", 1), 17),
         (CreateTopicSpec("a\n", 1), 17),
-        (CreateTopicSpec("__cluster_metadata", 1), 17),
+        (CreateTopicSpec("__cluster_metadata", 1), 42),
         (CreateTopicSpec("x_y", 1), 17),
         (CreateTopicSpec("t", 0), 37),
         (CreateTopicSpec("t", -2), 37),
