@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kmirror.protocol import mirror_numbers
+
 
 class Served(NamedTuple):
     """`module` below `kmirror.server.handlers`; versions that ApiVersions advertises, both ends included.
@@ -28,7 +30,7 @@ class Served(NamedTuple):
         return max(self.min_version, self.served_from)
 
 
-MIRROR_FEATURE = "mirror.version"
+MIRROR_FEATURE = mirror_numbers.FEATURE
 
 TABLE: dict[int, Served] = {
     0: Served("produce", 0, 13, served_from=3),
@@ -52,6 +54,18 @@ TABLE: dict[int, Served] = {
     61: Served("describe_producers", 0, 0),
     74: Served("list_config_resources", 0, 1),
     75: Served("describe_topic_partitions", 0, 0),
+    mirror_numbers.START_MIRROR_TOPICS: Served("start_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.STOP_MIRROR_TOPICS: Served("stop_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.CREATE_CLUSTER_MIRROR: Served("create_cluster_mirror", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.LIST_CLUSTER_MIRRORS: Served("list_cluster_mirrors", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.DESCRIBE_CLUSTER_MIRRORS: Served("describe_cluster_mirrors", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.READ_MIRROR_STATES: Served("read_mirror_states", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.WRITE_MIRROR_STATES: Served("write_mirror_states", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.PAUSE_MIRROR_TOPICS: Served("pause_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.RESUME_MIRROR_TOPICS: Served("resume_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.DELETE_CLUSTER_MIRROR: Served("delete_cluster_mirror", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.BUMP_LEADER_EPOCHS: Served("bump_leader_epochs", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.READ_MIRROR_OFFSETS: Served("read_mirror_offsets", 0, 0, feature=MIRROR_FEATURE),
 }
 
 

@@ -1,0 +1,43 @@
+"""ResumeMirrorTopics (103): fetch paused topics again (KIP-1279).
+
+Versions: 0.
+
+Behaviour: every topic is answered on its own, once the wish is on disk; the partitions follow. An unknown topic is
+UNKNOWN_TOPIC_OR_PARTITION, one in no mirror UNKNOWN_CLUSTER_MIRROR, one in another mirror TOPIC_NOT_IN_CLUSTER_MIRROR.
+A topic wanted STOPPED is MIRROR_TOPIC_NOT_PAUSED; one that is MIRRORING already is no error; a partition that is not
+PAUSED is INVALID_CLUSTER_MIRROR_STATE. The first topic's error is copied to the top.
+
+Deviations: the prototypes leave the topics that they changed out of the answer. `state_offset` is not looked at.
+"""
+
+from __future__ import annotations
+
+from kmirror.errors import ApiError
+from kmirror.protocol.api.resume_mirror_topics import (
+    ResumeMirrorTopicResult,
+    ResumeMirrorTopicsRequest,
+    ResumeMirrorTopicsResponse,
+)
+from kmirror.server.context import RequestContext
+from kmirror.server.mirror_answers import first_error
+from kmirror.server.waiting import settled
+
+VERSIONS = (0, 0)
+
+
+async def handle(context: RequestContext, request: ResumeMirrorTopicsRequest) -> ResumeMirrorTopicsResponse:
+    names = [topic.topic_name for topic in request.topics]
+    try:
+        results = await settled(context.world.mirrors.resume(request.mirror_name, names))
+    except ApiError as error:
+        return ResumeMirrorTopicsResponse(error_code=error.code, error_message=error.message)
+    response = ResumeMirrorTopicsResponse(
+        topics=[
+            ResumeMirrorTopicResult(
+                topic_name=result.name, error_code=result.error_code, error_message=result.error_message
+            )
+            for result in results
+        ]
+    )
+    response.error_code, response.error_message = first_error(results)
+    return response
