@@ -128,9 +128,15 @@ class DataDirectory:
                 return path
             if found is not None or self.fs.list_dir(path):
                 self._set_aside(path, topic, index, removed=found in removed_ids, now_ms=now_ms)
+        self._forget((topic, index))
         self.fs.make_dirs(path)
         checkpoints.write_partition_metadata(self.fs, path, uuids.to_text(topic_id))
         return path
+
+    def _forget(self, key: TopicPartition) -> None:
+        """A new log begins: what the checkpoints say is about a deleted topic of the same name, and must go first."""
+        self.write_recovery_points({other: at for other, at in self.recovery_points.items() if other != key})
+        self.write_log_starts({other: at for other, at in self.log_starts.items() if other != key})
 
     def _topic_id_of(self, path: str) -> bytes | None:
         try:

@@ -296,3 +296,18 @@ def test_damaged_checkpoints_cost_a_recovery_not_the_start() -> None:
     broker.fs.write_atomic(f"{DIRECTORY}/recovery-point-offset-checkpoint", b"0\n99\n")
     broker._open()
     assert broker.world.partition("t", 0).log_end_offset == 1
+
+
+def test_a_recreated_topic_inherits_no_checkpoint() -> None:
+    """Found by a random walk: the old log start and recovery point were taken for the new log's."""
+    broker = Broker()
+    broker.create("t")
+    broker.produce("t", *[b"v"] * 10)
+    broker.world.delete_records("t", 0, 7)
+    broker.restart()
+    broker.settle(broker.world.delete_topic("t"))
+    broker.create("t")
+    assert broker.world.partition("t", 0).log_start_offset == 0
+    broker.produce("t", b"v", flush=False)
+    broker.crash()
+    assert broker.world.partition("t", 0).log_start_offset == 0
