@@ -250,6 +250,8 @@ class StartOperation(Pending):
 
     def begin(self) -> Promise[seam.TopicResult]:
         self._mirrors.operations.append(self)
+        self._mirror.starting.add(self.topic)
+        self._mirror.metadata_wanted = True
         self._mirror.candidates[self.topic] = [p for p in self._partitions if not p.attached]
         for partition in self._partitions:
             partition.on_decided = self._decided
@@ -337,6 +339,7 @@ class StartOperation(Pending):
         if self in self._mirrors.operations:
             self._mirrors.operations.remove(self)
         self._mirror.candidates.pop(self.topic, None)
+        self._mirror.starting.discard(self.topic)
         self.promise.resolve(seam.TopicResult(name=self.topic, error_code=int(code), error_message=message))
         self._mirrors.wake(self._mirror.name)
 

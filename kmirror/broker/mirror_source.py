@@ -44,7 +44,7 @@ _NO_PERMISSION: Final = frozenset(
 
 def active(mirror: Mirror) -> bool:
     """Whether the mirror needs a connection: something mirrors, is about to, or may be discovered."""
-    if mirror.candidates or any(t.association.desired is Desired.MIRRORING for t in mirror.topics.values()):
+    if mirror.starting or any(t.association.desired is Desired.MIRRORING for t in mirror.topics.values()):
         return True
     return any(not is_literal(p) or p not in mirror.topics for p in mirror.lists.include)
 
@@ -86,7 +86,7 @@ def metadata_topics(mirrors: Mirrors, name: str) -> list[str] | None:
     include = mirror.lists.include
     if any(not is_literal(pattern) for pattern in include):
         return None
-    wanted = {*mirroring_topics(mirrors, name), *mirror.candidates}
+    wanted = {*mirroring_topics(mirrors, name), *mirror.starting}
     wanted.update(pattern for pattern in include if pattern not in mirrors.topics)
     return sorted(wanted)
 
@@ -112,10 +112,12 @@ def metadata_arrived(mirrors: Mirrors, name: str, metadata: seam.SourceMetadata)
             seen = metadata.topics.get(topic_name)
             if seen is not None or metadata.complete:
                 _topic_seen(mirrors, mirror, topic, seen)
-    for topic_name, candidates in list(mirror.candidates.items()):
+    for topic_name in list(mirror.starting):
         seen = metadata.topics.get(topic_name)
         if seen is not None and not seen.error_code:
-            for partition in list(candidates):
+            known = mirror.topics.get(topic_name)
+            attached = [] if known is None or known.association.desired is Desired.MIRRORING else known.partitions
+            for partition in [*mirror.candidates.get(topic_name, []), *attached]:
                 _partition_seen(partition, seen)
     _discover(mirrors, mirror, metadata)
     mirrors.wake(name)
@@ -215,7 +217,7 @@ def adopt_partitions(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic) -> 
 
 def _discover(mirrors: Mirrors, mirror: Mirror, metadata: seam.SourceMetadata) -> None:
     names = [n for n, t in metadata.topics.items() if not t.error_code and not t.internal]
-    for name in discovered(mirror.lists, names, [*mirrors.topics, *mirror.candidates]):
+    for name in discovered(mirror.lists, names, [*mirrors.topics, *mirror.starting]):
         seen = metadata.topics[name]
         count = max(seen.partitions, default=-1) + 1
         if count > 0:

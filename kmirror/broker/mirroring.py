@@ -66,6 +66,8 @@ class Mirror:
         self.topics: dict[str, MirroredTopic] = {}
         self.candidates: dict[str, list[MirroredPartition]] = {}
         """Partitions whose start is being decided, of topics that are not (or not yet) associated."""
+        self.starting: set[str] = set()
+        """All topics whose start is being decided."""
         self.missing = Missing()
         self.generation = 0
         self.metadata_wanted = True

@@ -7,7 +7,7 @@ from kmirror.mirror.alignment import Lineage
 from kmirror.mirror.facts import Facts
 from kmirror.mirror.machine import MachineCore, Outcome
 from kmirror.mirror.states import State, mode_of
-from kmirror.mirror.stopping import Step, epoch_floor, next_step, reset_done
+from kmirror.mirror.stopping import Step, epoch_floor, next_step, reset_done, truncate_point
 
 
 class FailoverMixin(MachineCore):
@@ -103,8 +103,7 @@ class FailoverMixin(MachineCore):
 
     def _truncate_open(self, facts: Facts, now_ms: int, out: Outcome) -> None:
         """`open.transactions.on.stop=truncate`: cut to the first offset of the oldest open transaction."""
-        first = min(open_transaction.first_offset for open_transaction in facts.open_transactions)
-        first = max(first, facts.log_start_offset)
+        first = truncate_point(facts)
         if not self._flush_first(facts, now_ms, out):
             return
         if self.settings.save_cut and not self._saved:

@@ -27,7 +27,8 @@ from kmirror.mirror.retry import NOT_RETRIED, RetryPolicy
 from kmirror.mirror.states import Desired, Mode, State, allowed, mode_of
 
 STUCK_REPEATS: Final = 3
-"""The same step asked for this often in a row without a change of facts: back off instead of spinning."""
+"""The same step asked for more often than this under the same facts: back off instead of spinning."""
+MAX_REMEMBERED_STEPS: Final = 64
 STEP_BACKOFF_MS: Final = 5_000
 """A failed step of our own (full disk) is tried again after this, as the prototypes do with the reset."""
 
@@ -126,8 +127,7 @@ class MachineCore:
         self._blocked_until_ms = 0
         self._saved = False
         self._unflushed = True
-        self._last_step: tuple[object, ...] = ()
-        self._repeats = 0
+        self._repeats: dict[tuple[object, ...], int] = {}
         self._metadata_wanted = False
 
     # -- durable state -----------------------------------------------------------------------------------------------
@@ -209,11 +209,13 @@ class MachineCore:
 
     def _do(self, out: Outcome, facts: Facts, now_ms: int, kind: Callable[..., Any], *arguments: object) -> None:
         """Put one step into `out`, unless it was asked for again and again without anything having changed."""
-        step = (kind, arguments, facts.log_end_offset, facts.leader_epoch, facts.flushed_offset, facts.generation)
-        self._repeats = self._repeats + 1 if step == self._last_step else 0
-        self._last_step = step
-        if self._repeats >= STUCK_REPEATS:
-            self._repeats = 0
+        step = (kind, arguments, facts.log_end_offset, facts.leader_epoch, facts.flushed_offset)
+        count = self._repeats.get(step, 0) + 1
+        if len(self._repeats) >= MAX_REMEMBERED_STEPS:
+            self._repeats.clear()
+        self._repeats[step] = count
+        if count > STUCK_REPEATS:
+            self._repeats.clear()
             self._block(now_ms, f"{kind.__name__} changes nothing")
             return
         out.actions.append(kind(self._begin(kind), *arguments))
@@ -242,6 +244,7 @@ class MachineCore:
         if not allowed(old.state, state):
             raise InvalidTransition(f"{self.topic}-{self.partition}: {old.state.name} to {state.name}")
         entered = facts.leader_epoch if state is not old.state or fresh_epoch else old.leader_epoch
+        self._repeats.clear()
         new = replace(old, state=state, state_epoch=old.state_epoch + 1, leader_epoch=entered, **changes)
         self._write(out, state=new, drop_lineage=drop_lineage and self.lineage is not None, gap=gap)
         if mode_of(state) is not Mode.WRITABLE:

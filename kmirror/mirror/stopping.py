@@ -36,7 +36,7 @@ def next_step(facts: Facts, recorded: Recorded, lineage: Lineage | None, *, sour
     if recorded.cut_pending:
         return Step.FINISH_CUT
     if recorded.mirrored and lineage is None:
-        if truncate and facts.open_transactions:
+        if truncate and truncate_point(facts) < facts.log_end_offset:
             return Step.TRUNCATE
         return Step.RECORD_LME
     if facts.leader_epoch <= epoch_floor(recorded, lineage, source_epoch=source_epoch):
@@ -48,6 +48,13 @@ def next_step(facts: Facts, recorded: Recorded, lineage: Lineage | None, *, sour
         if not reset_done(facts, lineage) or facts.next_producer_id <= facts.max_producer_id:
             return Step.RESET_PIDS
     return Step.SEAL
+
+
+def truncate_point(facts: Facts) -> int:
+    """First offset of the oldest open transaction; the log end when there is none. A transaction whose first records
+    retention has taken is cut as far as the log goes, and aborted for the rest."""
+    first = min((transaction.first_offset for transaction in facts.open_transactions), default=facts.log_end_offset)
+    return max(first, facts.log_start_offset)
 
 
 def epoch_floor(recorded: Recorded, lineage: Lineage | None, *, source_epoch: int) -> int:

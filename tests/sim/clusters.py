@@ -44,6 +44,8 @@ class Cluster:
         self.at_once = at_once
         self.fatal: list[BaseException] = []
         self.reachable = True
+        self.lazy = False
+        """Do not flush after each call: what was asked for stays under way, for a crash to interrupt."""
         self.boots = 0
         self.flush: InlineFlush
         self.world: World
@@ -63,6 +65,11 @@ class Cluster:
             mirrors=lambda world: Mirrors(world, chance=lambda: 0.5),
         )
         self.flush.run()
+
+    def calm(self) -> None:
+        """Let every flush, and what waits for it, happen (unless the cluster is lazy)."""
+        if not self.lazy:
+            self.flush.run()
 
     def restart(self) -> None:
         self.flush.run()
@@ -131,12 +138,12 @@ class Cluster:
                 else seam.StartTopic(name=name, topic_id=found.topic_id, num_partitions=len(found.partitions))
             )
         promise = self.mirrors.start(mirror, wanted, **options)
-        self.flush.run()
+        self.calm()
         return promise
 
     def stop(self, *topics: str, mirror: str = MIRROR) -> Promise[Any]:
         promise = self.mirrors.stop(mirror, topics or (TOPIC,))
-        self.flush.run()
+        self.calm()
         return promise
 
     def row(self, topic: str = TOPIC, index: int = 0) -> seam.PartitionRow:
@@ -149,7 +156,7 @@ class Cluster:
     def tick(self, duration_ms: int = 0) -> None:
         self.clock.advance(duration_ms)
         self.mirrors.tick(self.clock.monotonic_ms())
-        self.flush.run()
+        self.calm()
 
 
 class Pump:
@@ -172,7 +179,7 @@ class Pump:
             mirrors.source_unreachable(self.mirror, None, "connection refused")
         else:
             mirrors.source_metadata(self.mirror, self.metadata(topics))
-        self.destination.flush.run()
+        self.destination.calm()
 
     def metadata(self, topics: Sequence[str] | None) -> seam.SourceMetadata:
         world = self.source.world
@@ -207,7 +214,7 @@ class Pump:
             if topic is not None:
                 configs[name] = dict(topic.configs)
         mirrors.source_configs(self.mirror, configs)
-        self.destination.flush.run()
+        self.destination.calm()
 
     def round(self) -> int:
         """Returns the number of batches appended."""
@@ -220,7 +227,7 @@ class Pump:
                 break
             for query in queries:
                 mirrors.answered(query, self.answer(query))
-                self.destination.flush.run()
+                self.destination.calm()
         return self.fetch()
 
     def fetch(self) -> int:
@@ -229,13 +236,13 @@ class Pump:
         count = 0
         if items and not self.source.reachable:
             mirrors.source_unreachable(self.mirror, self.broker_id, "connection reset")
-            self.destination.flush.run()
+            self.destination.calm()
             return 0
         for item in items:
             examined = mirrors.examine(self.mirror, item, self.serve(item))
             mirrors.apply(examined)
             count += examined.batch_count if examined.accepted else 0
-            self.destination.flush.run()
+            self.destination.calm()
         return count
 
     def run(self, rounds: int = 12) -> None:
