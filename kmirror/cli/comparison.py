@@ -126,7 +126,7 @@ async def _set_range(source: Cluster, destination: Cluster, task: Task, result: 
     if task.last_mirror_offset is not None:
         limit = min(our_end, task.last_mirror_offset)
         if our_end > limit:
-            result.not_compared.append(f"{limit} to {our_end}: own records after the failover")
+            result.not_compared.append(f"{limit} to {our_end}: written here since the failover")
     result.start = max(our_start, their_start)
     result.end = max(result.start, min(limit, their_end))
     if their_start > our_start and our_start < limit:

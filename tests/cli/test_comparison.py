@@ -88,7 +88,7 @@ async def test_own_records_after_a_failover_are_named() -> None:
         ScriptedPartition(log(0, 2, 4)), ScriptedPartition(ours), state="STOPPED", last_mirror_offset=4
     )
     assert result.identical
-    assert (result.end, result.not_compared) == (4, ["4 to 6: own records after the failover"])
+    assert (result.end, result.not_compared) == (4, ["4 to 6: written here since the failover"])
 
 
 async def test_a_source_that_is_shorter_than_a_stopped_mirror_is_named() -> None:
