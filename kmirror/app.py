@@ -14,6 +14,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -27,6 +28,9 @@ from kmirror.server.server import Server
 from kmirror.storage.filesystem import FileSystem, OsFileSystem
 from kmirror.workers.group_commit import GroupCommit
 from kmirror.workers.ticks import Ticks
+
+if TYPE_CHECKING:
+    from kmirror.broker.mirroring import Mirrors
 
 log = logging.getLogger("kmirror")
 
@@ -106,28 +110,16 @@ class App:
         if self._commit is not None:
             self._commit.start()
         nursery.start_soon(Ticks(self.world, self.server, fatal=self._stop_after).run)
-        self._start_links_when_needed(nursery)
+        # The client side is imported with the first mirror: a broker without one starts faster and stays smaller.
+        self.world.when_mirrors(lambda mirrors: nursery.start_soon(self._run_links, mirrors))
         for listener in self.listeners:
             nursery.start_soon(listener.serve, self.server)
 
-    def _start_links_when_needed(self, nursery: trio.Nursery) -> None:
-        """The client side is imported with the first mirror: a broker without one starts faster and is smaller."""
-        mirrors = self.world.mirrors
-
-        def start(_mirror: str) -> None:
-            mirrors.set_waker(None)
-            nursery.start_soon(self._run_links)
-
-        if self.world.image.mirror_configs:
-            start("")
-        else:
-            mirrors.set_waker(start)
-
-    async def _run_links(self) -> None:
+    async def _run_links(self, mirrors: Mirrors) -> None:
         from kmirror.source.links import Links
 
         try:
-            await Links(self.world.mirrors, self.world.clock).run()
+            await Links(mirrors, self.world.clock).run()
         except* DiskFailure as failures:
             self._stop_after(failures)
 

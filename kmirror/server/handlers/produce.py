@@ -37,6 +37,15 @@ KEEPS_NOTHING = True
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write to internal topics (Kafka: AdminUtils.ADMIN_CLIENT_ID)."""
+REFUSED_BY_THE_LOG = frozenset(
+    {
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Refusals whose row carries the log start offset (ReplicaManager.appendToLocalLog); the others carry -1."""
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _ATTRIBUTES_LOW_BYTE = CRC_START + 1
 
@@ -69,6 +78,7 @@ def _append_topic(
     for data in topic.partition_data:
         row = PartitionProduceResponse(index=data.index)
         rows.append(row)
+        partition: Partition | None = None
         try:
             if by_id:
                 partition = world.partition_by_id(topic.topic_id, data.index)
@@ -84,6 +94,8 @@ def _append_topic(
             )
         except ApiError as error:
             _fail(row, error)
+            if partition is not None and error.code in REFUSED_BY_THE_LOG:
+                row.log_start_offset = partition.log_start_offset
             continue
         row.base_offset = result.base_offset
         row.log_append_time_ms = result.log_append_time_ms
