@@ -55,6 +55,10 @@ class FetchSession:
         self._names: dict[bytes, str] = {}
         self._served: dict[Key, int] = {}
         self._serial = 0
+        self._greeted: set[Key] = set()
+        self.has_newcomers = False
+        """The request made last asks for a partition that this connection never asked for: better not to wait long,
+        since its high watermark is wanted even when there is nothing to fetch."""
 
     def request(self, items: Sequence[FetchItem], version: int) -> FetchRequest:
         """The request that asks for exactly `items`; limits and waits are the caller's to set."""
@@ -64,6 +68,8 @@ class FetchSession:
             self.uses_ids = uses_ids
         self._asked = {(item.topic, item.partition): item for item in items}
         wanted = {key: _sent_of(item) for key, item in self._asked.items()}
+        self.has_newcomers = not self._greeted.issuperset(wanted)
+        self._greeted |= wanted.keys()
         if self.epoch == 0:
             # a full answer is filled from the front: whoever was served last goes to the end
             changed = sorted(wanted, key=lambda key: self._served.get(key, 0))

@@ -263,7 +263,7 @@ class Link:
     async def _send(self, connection: Connection, session: FetchSession, items: Sequence[FetchItem]) -> Any:
         version = connection.version_of("Fetch", None if has_ids(items) else LAST_WITH_NAMES)
         request = session.request(items, version)
-        request.max_wait_ms = self.config.fetch_wait_max_ms
+        request.max_wait_ms = 0 if session.has_newcomers else self.config.fetch_wait_max_ms
         request.min_bytes = self.config.fetch_min_bytes
         request.max_bytes = self.config.fetch_response_max_bytes
         request.isolation_level = calls.READ_UNCOMMITTED

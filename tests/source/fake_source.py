@@ -158,6 +158,7 @@ class FakeBroker:
         self.streams: list[trio.StapledStream] = []  # type: ignore[type-arg]
         self.sessions: dict[int, dict[Key, Any]] = {}
         self.session_epochs: dict[int, int] = {}
+        self.told: dict[int, set[Key]] = {}
         self._next_session = 100 * node_id
 
     def requests(self, api: str) -> list[Any]:
@@ -324,10 +325,12 @@ class FakeBroker:
         wanted, refusal, session_id = self._session(message, version)
         if refusal:
             return FetchResponse(error_code=refusal)
-        full = message.session_epoch <= 0
+        told = self.told.setdefault(session_id, set()) if session_id else set()
+        fresh = wanted.keys() - told  # Kafka answers these even when there is nothing to read
+        told |= wanted.keys()
         with trio.move_on_after(message.max_wait_ms / 1000):
             while True:
-                response = self._read(wanted, message, version, full=full)
+                response = self._read(wanted, message, version, fresh=fresh)
                 parts = [part for topic in response.responses for part in topic.partitions]
                 if any(part.error_code or len(_plain(part.records)) for part in parts) or not message.max_wait_ms:
                     break
@@ -364,7 +367,7 @@ class FakeBroker:
         held.update(flat(message.topics))
         return held, 0, message.session_id
 
-    def _read(self, wanted: dict[Key, Any], message: Any, version: int, *, full: bool) -> FetchResponse:
+    def _read(self, wanted: dict[Key, Any], message: Any, version: int, *, fresh: set[Key]) -> FetchResponse:
         response = FetchResponse()
         topics: dict[bytes | str, FetchableTopicResponse] = {}
         names = {topic.topic_id: name for name, topic in self.cluster.topics.items()}
@@ -379,7 +382,7 @@ class FakeBroker:
                 left -= self._fill(data, part, asked, left)
             elif part is not None and version >= 12:
                 data.current_leader = FetchLeaderIdAndEpoch(leader_id=part.leader, leader_epoch=part.leader_epoch)
-            if full or data.error_code or len(_plain(data.records)):
+            if (identity, index) in fresh or data.error_code or len(_plain(data.records)):
                 if identity not in topics:
                     topics[identity] = (
                         FetchableTopicResponse(topic_id=identity)

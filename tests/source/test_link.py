@@ -134,6 +134,33 @@ async def test_a_long_poll_does_not_delay_a_question(autojump_clock: object, nur
     assert mirrors.answers[1] == EpochEndAnswer(leader_epoch=0, end_offset=3)
 
 
+async def test_the_high_watermark_of_a_new_partition_does_not_wait_for_a_long_poll(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    source = FakeCluster(nursery)
+    source.topic("t", partitions=2)
+    mirrors = CopyingMirrors(("t", 0), ("t", 1))
+    mirrors.copies["t", 1].active = False
+    heard: list[tuple[int, float]] = []
+    examine = mirrors.examine
+
+    def listening(mirror: str, item: Any, answer: Any) -> Any:
+        heard.append((item.partition, trio.current_time()))
+        return examine(mirror, item, answer)
+
+    mirrors.examine = listening  # type: ignore[method-assign]
+    begun_s = trio.current_time()
+    async with running(source, mirrors, fetch_wait_max_ms=20_000):
+        await until(lambda: bool(heard))
+        assert heard[0][0] == 0 and heard[0][1] - begun_s < 0.1
+        await trio.sleep(5)
+        mirrors.copies["t", 1].active = True
+        await trio.sleep(60)
+    polls = [seen.at_s for seen in source.brokers[1].seen if seen.api == "Fetch"]
+    assert len(polls) <= 8  # and long polls otherwise
+    assert next(at for index, at in heard if index == 1) - begun_s < 21
+
+
 async def test_questions_of_every_kind(autojump_clock: object, nursery: trio.Nursery) -> None:
     source = FakeCluster(nursery, brokers=2)
     topic = source.topic("t", partitions=2)
