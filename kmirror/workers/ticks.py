@@ -61,13 +61,10 @@ class Ticks:
                 log.error("%s: %s; tried again later", name, error)
 
     def _retain(self) -> None:
-        """Old segments of every open log go, by time, size and log start (log.retention.*, retention.*)."""
-        now_ms = self._world.clock.time_ms()
-        for partition in list(self._world.partitions()):
-            if partition.opened_log is not None and partition.opened_log.apply_retention(
-                now_ms, partition.high_watermark
-            ):
-                log.info("%s: log start is now %d", partition, partition.log_start_offset)
+        """Old segments of every log go, by time, size and log start (log.retention.*, retention.*)."""
+        count = self._world.apply_retention()
+        if count:
+            log.info("retention dropped %d segments", count)
 
     def _remove_doomed(self) -> None:
         now_ms = self._world.clock.time_ms()
