@@ -243,6 +243,8 @@ class StartOperation(Pending):
         self._association = association
         self._partitions = partitions
         self._plans: dict[int, Plan] = {}
+        self.writing = False
+        """The wish is on its way to the disk: too late to abandon."""
 
     @property
     def topic(self) -> str:
@@ -279,7 +281,7 @@ class StartOperation(Pending):
 
     def abandon(self, code: ErrorCode, message: str) -> None:
         """The topic is as it was."""
-        if self.promise.done:
+        if self.promise.done or self.writing:
             return
         for partition in self._partitions:
             partition.on_decided = None
@@ -312,10 +314,11 @@ class StartOperation(Pending):
             if synced in self._mirrors.world.image.mirror_configs.get(before[0].name, {}):
                 changes.append((before[0].name, synced, None))
         changes.append((self._mirror.name, name, wishes.encode(self._association)))
-        self.deadline_ms += MIRROR_START_ANSWER_MS
+        self.writing = True
         write_configs(self._mirrors, changes).then(self._wished)
 
     def _wished(self, written: Promise[None]) -> None:
+        self.writing = False
         try:
             written.result()
         except ApiError as error:
@@ -331,6 +334,9 @@ class StartOperation(Pending):
 
     def expire(self) -> None:
         """The source did not answer in time."""
+        if self.writing:
+            self.deadline_ms += MIRROR_START_ANSWER_MS
+            return
         trouble = next((p.machine.trouble for p in self._partitions if p.machine.trouble), "it did not answer in time")
         text = f"the source has to be asked what may be kept, but: {trouble}; the topic is as it was"
         self.abandon(ErrorCode.REQUEST_TIMED_OUT, text)
@@ -552,7 +558,18 @@ def _start_again(
 def _create_and_start(
     mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic, *, force: bool, start_from: int
 ) -> Promise[seam.TopicResult]:
-    """With the source's topic id and partition count (a random id when the source has none)."""
+    """With the source's topic id and partition count (a random id when the source has none).
+
+    Discovery and an operator may ask for the same topic at once: the second waits until it exists, then starts it.
+    """
+    again: Promise[seam.TopicResult] = Promise()
+    if topic.name in mirror.creating:
+        mirror.creating[topic.name].then(
+            lambda _made: start_topic(mirrors, mirror, topic, force=force, start_from=start_from).then(
+                lambda done: again.resolve(done.result())
+            )
+        )
+        return again
     if topic.num_partitions <= 0:
         mirror.metadata_wanted = True
         return Promise.of(seam.TopicResult(name=topic.name))
@@ -562,6 +579,7 @@ def _create_and_start(
     result: Promise[seam.TopicResult] = Promise()
 
     def made(promise: Promise[TopicState]) -> None:
+        mirror.creating.pop(topic.name, None)
         try:
             promise.result()
         except ApiError as error:
@@ -570,7 +588,8 @@ def _create_and_start(
         started = start_topic(mirrors, mirror, topic, force=force, start_from=start_from)
         started.then(lambda done: result.resolve(done.result()))
 
-    mirrors.world.create_topic(spec).then(made)
+    mirror.creating[topic.name] = mirrors.world.create_topic(spec)
+    mirror.creating[topic.name].then(made)
     return result
 
 
@@ -630,6 +649,8 @@ def stop(mirrors: Mirrors, name: str, topics: Sequence[str], patterns: Sequence[
 def stop_topic(mirrors: Mirrors, name: str, topic_name: str) -> Promise[seam.StopResult]:
     for operation in list(mirrors.operations):
         if isinstance(operation, StartOperation) and operation.topic == topic_name:
+            if operation.writing:
+                return _stop_after(mirrors, operation, name)
             operation.abandon(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, "the topic was stopped meanwhile")
     try:
         topic = _associated(mirrors, name, topic_name)
@@ -655,6 +676,17 @@ def stop_topic(mirrors: Mirrors, name: str, topic_name: str) -> Promise[seam.Sto
         StopOperation(mirrors, topic).begin().then(lambda done: result.resolve(done.result()))
 
     _wish(mirrors, name, topic, Desired.STOPPED).then(wished)
+    return result
+
+
+def _stop_after(mirrors: Mirrors, start_: StartOperation, name: str) -> Promise[seam.StopResult]:
+    """A start has been accepted and is being recorded: the stop comes right behind it."""
+    result: Promise[seam.StopResult] = Promise()
+
+    def started(_done: Promise[seam.TopicResult]) -> None:
+        stop_topic(mirrors, name, start_.topic).then(lambda done: result.resolve(done.result()))
+
+    start_.promise.then(started)
     return result
 
 

@@ -68,6 +68,8 @@ class Mirror:
         """Partitions whose start is being decided, of topics that are not (or not yet) associated."""
         self.starting: set[str] = set()
         """All topics whose start is being decided."""
+        self.creating: dict[str, Promise[TopicState]] = {}
+        """Topics that do not exist yet but are being made, for a start."""
         self.missing = Missing()
         self.generation = 0
         self.metadata_wanted = True
