@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from kmirror.mirror.epochs import EpochEntry, end_of, epoch_below, next_lower
+
+MAX_STEPS_BACK: Final = 8
+"""When the last batch cannot be compared (cleaned or gone at the source), at most so many before it are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Agreement:
         self._check_tail = check_tail
         self._upper = bound
         self._lowest_different: int | None = None
+        self._steps_back = 0
         self._highest_equal = log_start_offset
         self._reason = ""
         self.result: Agreed | Diverged | None = None
@@ -144,7 +149,12 @@ class Agreement:
         asked = self.question
         assert isinstance(asked, AskBatch)
         if self._lowest_different is None and outcome is not Compared.DIFFERENT:
-            self._finish(Agreed(tail_compared=outcome is Compared.EQUAL))
+            earlier = self._batch_below(asked.offset) if outcome is Compared.NOT_COMPARED else None
+            if earlier is None or self._steps_back >= MAX_STEPS_BACK:
+                self._finish(Agreed(tail_compared=outcome is Compared.EQUAL and not self._steps_back))
+            else:
+                self._steps_back += 1
+                self.question = AskBatch(earlier.base_offset, earlier.size_bytes)
             return
         if outcome is Compared.EQUAL:
             batch = self._batch_below(asked.offset + 1)

@@ -106,15 +106,15 @@ def after_source(
 ) -> Plan | Refused:
     """The plan once the source has answered below the intended cut."""
     cut, end = intended.cut_to, facts.log_end_offset
+    if isinstance(agreement, Diverged) and agreement.common_offset < cut:
+        if not (force or facts.unclean_allowed):
+            return Refused(end - agreement.common_offset, _would_go(end - agreement.common_offset, agreement.reason))
+        cut = agreement.common_offset
     if source_log_start > cut:
         gone = f"the source's log starts at {source_log_start}, beyond the cut at {cut}"
         if not force:
             return Refused(end - facts.log_start_offset, _would_go(end - facts.log_start_offset, gone))
         return Plan(intended.case, restart_at=source_log_start, force=True)
-    if isinstance(agreement, Diverged) and agreement.common_offset < cut:
-        if not (force or facts.unclean_allowed):
-            return Refused(end - agreement.common_offset, _would_go(end - agreement.common_offset, agreement.reason))
-        cut = agreement.common_offset
     own_only = intended.own_only and cut == intended.cut_to
     cut_to, restart_at = cut_point(facts, cut)
     history_end = max(cut_to, restart_at)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.config import BrokerConfig
 from kmirror.broker.durability import InlineFlush
+from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirroring import Mirrors
 from kmirror.broker.partition import Partition
 from kmirror.broker.topic_admin import CreateTopicSpec
@@ -19,6 +20,7 @@ from kmirror.broker.world import World
 from kmirror.clock import ManualClock
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
+from kmirror.mirror import events as ev
 from kmirror.protocol.records import Record, build_batch, end_txn_marker
 from kmirror.storage.memory import MemoryFileSystem
 
@@ -34,6 +36,18 @@ PROPERTIES = {
 }
 
 
+class WatchedMirrors(Mirrors):
+    """Tells the cluster of every report, those of the boot too."""
+
+    def __init__(self, world: World, on_report: Callable[[MirroredPartition, ev.Report], None]) -> None:
+        super().__init__(world, chance=lambda: 0.5)
+        self._on_report = on_report
+
+    def report(self, partition: MirroredPartition, action: ev.Report) -> None:
+        self._on_report(partition, action)
+        super().report(partition, action)
+
+
 class Cluster:
     """One broker. `flush.at_once` is off: data is durable only when `flush` runs."""
 
@@ -47,6 +61,7 @@ class Cluster:
         self.lazy = False
         """Do not flush after each call: what was asked for stays under way, for a crash to interrupt."""
         self.boots = 0
+        self.on_report: Callable[[MirroredPartition, ev.Report], None] = lambda partition, action: None
         self.flush: InlineFlush
         self.world: World
         self.boot()
@@ -62,7 +77,7 @@ class Cluster:
             self.clock,
             self.flush,
             fatal=self.fatal.append,
-            mirrors=lambda world: Mirrors(world, chance=lambda: 0.5),
+            mirrors=lambda world: WatchedMirrors(world, lambda partition, action: self.on_report(partition, action)),
         )
         self.flush.run()
 

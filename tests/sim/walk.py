@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.errors import ApiError
 from kmirror.mirror import events as ev
 from kmirror.mirror.states import State
@@ -27,7 +28,6 @@ from kmirror.storage.log import LogMode
 from tests.sim.clusters import TOPIC, Cluster, Pump
 
 MIRROR = "m"
-CUTS = ("cut", "restart")
 
 
 class PowerCut(BaseException):
@@ -77,20 +77,16 @@ class Walk:
 
     def _watch(self, cluster: Cluster) -> None:
         """Learn of reported cuts: what they name may go."""
-        mirrors = cluster.mirrors
-        original = mirrors.report
         seen = self.seen[cluster.name]
 
-        def report(partition: Any, action: ev.Report) -> None:
-            log = partition.partition.log
+        def report(partition: MirroredPartition, action: ev.Report) -> None:
             if action.kind == "restart":
                 seen.batches.clear()
             elif action.kind == "cut":
-                to = log.log_end_offset - action.offsets
+                to = partition.partition.log.log_end_offset - action.offsets
                 seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
-            original(partition, action)
 
-        mirrors.report = report  # type: ignore[method-assign]
+        cluster.on_report = report
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -150,8 +146,6 @@ class Walk:
         cluster.lazy = False
         cluster.crash(keep_nothing=self.random.random() < 0.3)
         self.open[cluster.name].clear()
-        if cluster is not self.a:
-            self._watch(cluster)
 
     def _pump(self, pump: Pump) -> None:
         pump.max_bytes = self.random.choice([None, 1, 200])
@@ -313,8 +307,6 @@ class Walk:
         cluster = self.random.choice(self.clusters)
         cluster.lazy = False
         cluster.restart()
-        if cluster is not self.a:
-            self._watch(cluster)
         self._note(f"restart {cluster.name}")
 
     def _crash(self) -> None:
@@ -390,7 +382,16 @@ class Walk:
         other = self._batches(source)
         low = max(theirs.log.log_start_offset, ours.log.log_start_offset)
         for offset, data in mine.items():
-            if offset >= low and other.get(offset) != data:
+            # a hole at the source is what compaction leaves: it says nothing about the batch that is there
+            header = parse_header(data)
+            hole = all(
+                parse_header(their).last_offset < offset or start > header.last_offset for start, their in other.items()
+            )
+            if (
+                offset >= low
+                and other.get(offset) != data
+                and (not hole or header.last_offset >= theirs.log_end_offset)
+            ):
                 self.fail(f"{cluster.name}: offset {offset} differs from {source.name}, and it believes it agrees")
 
     def _batches(self, cluster: Cluster) -> dict[int, bytes]:
@@ -451,6 +452,7 @@ class Walk:
         if not self._exists(self.a):
             self.a.create_topic()
         for cluster, source, pump in ((self.b, self.a, self.ab), (self.c, self.b, self.bc)):
+            pump.max_bytes = None
             if not self._exists(cluster) or TOPIC not in cluster.mirrors.topics:
                 continue
             promise = cluster.stop(mirror=MIRROR)
