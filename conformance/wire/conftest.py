@@ -1,0 +1,63 @@
+"""Which broker the suite runs against: `--broker HOST:PORT`, or `--broker kafka` / `--broker kmirror` to start one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.peers.kafka import KafkaBroker, KafkaInstallation
+from conformance.peers.kmirror_process import KmirrorBroker
+from conformance.peers.processes import PeerUnavailable
+from conformance.wire.batches import batch
+from conformance.wire.client import Broker, Row, Topic
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--broker", metavar="HOST:PORT|kafka|kmirror", help="the broker under test")
+
+
+@pytest.fixture(scope="session")
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    wanted = request.config.getoption("--broker")
+    if not wanted:
+        pytest.exit("conformance/wire needs --broker HOST:PORT (or kafka, or kmirror)", returncode=2)
+    directory: Path = tmp_path_factory.mktemp("broker") / "data"
+    if wanted == "kafka":
+        try:
+            with KafkaBroker(KafkaInstallation(), directory) as kafka:
+                yield kafka.bootstrap
+        except PeerUnavailable as error:
+            pytest.exit(str(error), returncode=2)
+    elif wanted == "kmirror":
+        with KmirrorBroker(directory) as kmirror:
+            yield kmirror.bootstrap
+    else:
+        yield wanted
+
+
+@pytest.fixture(scope="session")
+def broker(address: str) -> Broker:
+    return Broker(address)
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Topic:
+    """A fresh topic with one partition."""
+    return broker.create_topic()
+
+
+@pytest.fixture(scope="session")
+def probe_topic(broker: Broker) -> Topic:
+    return broker.create_topic()
+
+
+@pytest.fixture(autouse=True)
+def broker_stays_healthy(broker: Broker, probe_topic: Topic) -> Iterator[None]:
+    """After every case, on a new connection: Metadata, Produce and Fetch still work."""
+    yield
+    assert broker.describe_topic(probe_topic.name).error_code == 0
+    answer = broker.produce(probe_topic, batch())
+    assert answer.error_code == 0, answer
+    assert broker.fetch(Row(probe_topic, answer.base_offset)).batches()[0].base_offset == answer.base_offset
