@@ -242,6 +242,8 @@ class Partition:
         transaction_version: int = 0,
         epoch_bumps: bool = False,
     ) -> AppendResult:
+        if self.deleted:
+            raise self._gone()
         log = self.log
         before = log.first_undecided_offset
         try:
@@ -526,8 +528,11 @@ class Partition:
         self._services.flush.dirty(self.log, self._advance)
         self._advance(force=True)
 
-    def close_deleted(self) -> None:
-        """The topic is gone: fail and wake everybody, let go of the files."""
+    def withdraw(self) -> Promise[None]:
+        """The topic is gone: fail and wake everybody, then let go of the files.
+
+        Settled when no flush touches the files any more, so that the directory may be renamed.
+        """
         self.deleted = True
         waiters, self._waiters = self._waiters, []
         for _offset, promise in waiters:
@@ -535,9 +540,19 @@ class Partition:
         subscribers, self._subscribers = self._subscribers, {}
         for callback in subscribers.values():
             callback()
-        log, self._log = self._log, None
-        if log is not None:
+        closed: Promise[None] = Promise()
+        log = self._log
+        if log is None:
+            closed.resolve(None)
+            return closed
+
+        def last_flush_done() -> None:
+            self._log = None
             log.close(clean=False)
+            closed.resolve(None)
+
+        self._services.flush.dirty(log, last_flush_done)
+        return closed
 
     def apply_config(self, config: LogConfig) -> None:
         """The topic's configuration changed. The log must be open."""

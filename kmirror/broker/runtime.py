@@ -91,7 +91,11 @@ class Runtime:
         def flushed(_promise: Promise[None]) -> None:
             self._release_after(logs[1:], effects)
 
-        self._partition_of(logs[0]).when_flushed().then(flushed)
+        try:
+            first = self._partition_of(logs[0]).when_flushed()
+        except ApiError:  # deleted meanwhile: there is nothing left to be flushed
+            first = Promise.of(None)
+        first.then(flushed)
 
     def _release(self, effects: Effects) -> None:
         for promise, value in effects.replies:

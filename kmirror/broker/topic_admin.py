@@ -87,8 +87,12 @@ class TopicAdmin:
             if topic is None or topic.topic_id != planned.topic_id:
                 promise.fail(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{planned.name} was deleted meanwhile"))
                 return
-            self._world.publish(topic)
-            promise.resolve(topic)
+
+            def name_is_free(_gone: Promise[None]) -> None:
+                self._world.publish(topic)
+                promise.resolve(topic)
+
+            self._world.withdrawing.get(planned.name, Promise.of(None)).then(name_is_free)
 
         written.then(on_disk)
         return promise
@@ -322,8 +326,7 @@ class TopicAdmin:
             except ApiError as error:
                 promise.fail(error)
                 return
-            self._world.withdraw(topic)
-            promise.resolve(None)
+            self._world.withdraw(topic).then(lambda _gone: promise.resolve(None))
 
         self._write([records.RemoveTopicRecord(topic_id=topic.topic_id)]).then(on_disk)
         return promise

@@ -109,6 +109,8 @@ class World:
         self._when_mirrors: list[Callable[[Mirrors], None]] = []
         self.producer_ids: ProducerIdAllocator
         self._fetch_sessions: FetchSessions | None = None
+        self.withdrawing: dict[str, Promise[None]] = {}
+        """Topics whose deletion is on disk and whose files are still in use; the name is free when it settles."""
 
     @classmethod
     def open(
@@ -405,14 +407,31 @@ class World:
         topic.partitions = self.make_partitions(topic, range(len(topic.registrations)))
         self.image.publish(topic)
 
-    def withdraw(self, topic: TopicState) -> None:
-        """The topic's removal is on disk: fail whoever waits, let go of the files."""
-        delay_ms = self._delete_delay_ms(topic)
+    def withdraw(self, topic: TopicState) -> Promise[None]:
+        """The topic's removal is on disk: fail whoever waits, rename the directories. Settled when that is done."""
+        gone: Promise[None] = Promise()
+        left = len(topic.partitions)
+        self.withdrawing[topic.name] = gone
+
+        def closed(partition: Partition) -> None:
+            nonlocal left
+            self.directory.discard(
+                topic.name, partition.index, self.clock.monotonic_ms() + self._delete_delay_ms(topic)
+            )
+            left -= 1
+            if left == 0:
+                if self.withdrawing.get(topic.name) is gone:
+                    del self.withdrawing[topic.name]
+                gone.resolve(None)
+
+        def close(partition: Partition) -> None:
+            partition.withdraw().then(lambda _done: closed(partition))
+
         for partition in topic.partitions:
-            partition.close_deleted()
-            self.directory.discard(topic.name, partition.index, self.clock.monotonic_ms() + delay_ms)
+            close(partition)
         if self._mirrors is not None:
             self._mirrors.topic_deleted(topic)
+        return gone
 
     def _delete_delay_ms(self, topic: TopicState) -> int:
         return int(topic_config.effective("file.delete.delay.ms", topic.configs, self.layers)[0] or 0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kmirror.broker.config import BrokerConfig
-from kmirror.broker.durability import InlineFlush
+from kmirror.broker.durability import Done, InlineFlush
 from kmirror.broker.metadata import TopicState
 from kmirror.broker.topic_admin import CreateTopicSpec
 from kmirror.broker.topic_config import ConfigEntry
@@ -15,6 +15,8 @@ from kmirror.clock import ManualClock
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.protocol.records import Record, build_batch
+from kmirror.storage.flush import FlushTicket
+from kmirror.storage.log import Log
 from kmirror.storage.memory import MemoryFileSystem
 
 T = TypeVar("T")
@@ -53,11 +55,46 @@ class QuietMirrors:
         self.deleted.append(topic.name)
 
 
+class OverlappingFlush(InlineFlush):
+    """Rounds that overlap as those of the commit thread do: the next one's tickets are taken before the callbacks of
+    the one that ended, and synced after them."""
+
+    during_sync: Done | None = None
+    """Called once while a round is being synced."""
+
+    def run(self) -> None:
+        tickets = self._take()
+        while tickets:
+            hook, self.during_sync = self.during_sync, None
+            if hook is not None:
+                hook()
+            for _log, ticket, _callbacks in tickets:
+                if ticket is not None:
+                    ticket.sync()
+            following = self._take()
+            for log, ticket, callbacks in tickets:
+                if ticket is not None:
+                    log.finish_flush(ticket)
+                for done in callbacks:
+                    done()
+            tickets = following or self._take()
+
+    def _take(self) -> list[tuple[Log, FlushTicket | None, list[Done]]]:
+        waiting, self._waiting = self._waiting, {}
+        return [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.values()]
+
+
 class Broker:
     def __init__(
-        self, properties: Mapping[str, str] | None = None, *, seed: int = 1, mirrors: Any = QuietMirrors
+        self,
+        properties: Mapping[str, str] | None = None,
+        *,
+        seed: int = 1,
+        mirrors: Any = QuietMirrors,
+        flush: type[InlineFlush] = InlineFlush,
     ) -> None:
         self.seed = seed
+        self._flush_kind = flush
         self.fs = MemoryFileSystem(seed=seed)
         self.clock = ManualClock()
         self.properties = dict(properties or {})
@@ -68,7 +105,7 @@ class Broker:
         self._open()
 
     def _open(self) -> None:
-        self.flush = InlineFlush(fatal=self.fatal.append)
+        self.flush = self._flush_kind(fatal=self.fatal.append)
         config = BrokerConfig.from_properties(self.properties)
         self.world = World.open(
             self.fs, DIRECTORY, config, self.clock, self.flush, fatal=self.fatal.append, mirrors=self.mirrors

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kmirror.broker.durability import InlineFlush
 from kmirror.broker.metadata import TopicState
 from kmirror.broker.topic_admin import CreateTopicSpec
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.protocol.records import read_records, walk
-from tests.broker.harness import Broker, make_batch
+from tests.broker.harness import Broker, OverlappingFlush, make_batch
 
 STEPS = 120
 SEEDS = range(40)
@@ -36,7 +37,7 @@ class Known:
 class Life:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.broker = Broker(seed=seed)
+        self.broker = Broker(seed=seed, flush=OverlappingFlush if seed % 2 else InlineFlush)
         self.topics: dict[str, Known] = {}
         self.dead_ids: set[bytes] = set()
         self.producer_ids: set[int] = set()
@@ -174,6 +175,7 @@ class Life:
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        assert not self.broker.fatal
         image = self.broker.world.image
         assert self.dead_ids.isdisjoint(image.topics_by_id)
         for name, known in self.topics.items():

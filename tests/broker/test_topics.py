@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kmirror.broker.metadata import TopicState
 from kmirror.broker.topic_admin import CreateTopicSpec
+from kmirror.effects import Promise
 from kmirror.errors import ApiError, ConfigError, StorageError
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
-from tests.broker.harness import DIRECTORY, Broker, error_code
+from tests.broker.harness import DIRECTORY, Broker, OverlappingFlush, error_code, make_batch
 
 
 def create_code(broker: Broker, spec: CreateTopicSpec) -> int:
@@ -165,7 +167,12 @@ def test_a_deletion_interrupted_before_the_rename_is_finished_at_start() -> None
     broker.create("t")
     broker.produce("t", b"old")
     withdrawn: list[str] = []
-    broker.world.withdraw = lambda topic: withdrawn.append(topic.name)  # type: ignore[method-assign]
+
+    def power_fails_here(topic: TopicState) -> Promise[None]:
+        withdrawn.append(topic.name)
+        return Promise.of(None)
+
+    broker.world.withdraw = power_fails_here  # type: ignore[method-assign]
     broker.settle(broker.world.delete_topic("t"))
     assert withdrawn == ["t"]
     assert broker.fs.exists(f"{DIRECTORY}/t-0")
@@ -311,3 +318,26 @@ def test_a_recreated_topic_inherits_no_checkpoint() -> None:
     broker.produce("t", b"v", flush=False)
     broker.crash()
     assert broker.world.partition("t", 0).log_start_offset == 0
+
+
+def test_a_directory_is_renamed_when_no_flush_uses_it_any_more() -> None:
+    """The flush that runs when the deletion becomes durable still writes below the old name."""
+    broker = Broker(flush=OverlappingFlush)
+    broker.create("t")
+    broker.produce("t", b"v")
+    partition = broker.world.partition("t", 0)
+    deleted = broker.world.delete_topic("t")
+    created = broker.world.create_topic(CreateTopicSpec("t", 1))
+
+    def write_once_more() -> None:
+        batch = make_batch(b"w", timestamp_ms=broker.clock.time_ms())
+        partition.produce(batch, now_ms=broker.clock.time_ms(), acks=-1)
+
+    assert isinstance(broker.flush, OverlappingFlush)
+    broker.flush.during_sync = write_once_more
+    broker.flush.run()
+    assert not broker.fatal
+    deleted.result()
+    new = created.result()
+    assert new.partitions[0].log_end_offset == 0
+    assert not broker.world.withdrawing
