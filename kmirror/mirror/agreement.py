@@ -74,13 +74,11 @@ class Agreement:
         log_start_offset: int,
         bound: int,
         batch_below: BatchBelow,
-        check_tail: bool = True,
     ) -> None:
         self._entries = tuple(entries)
         self._start = log_start_offset
         self._bound = bound
         self._batch_below = batch_below
-        self._check_tail = check_tail
         self._upper = bound
         self._lowest_different: int | None = None
         self._steps_back = 0
@@ -138,7 +136,7 @@ class Agreement:
             self._epochs_agree()
 
     def _epochs_agree(self) -> None:
-        batch = self._batch_below(self._bound) if self._check_tail else None
+        batch = self._batch_below(self._bound)
         if batch is None:
             self._finish(Agreed(tail_compared=False))
         else:

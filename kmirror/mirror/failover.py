@@ -18,6 +18,7 @@ class FailoverMixin(MachineCore):
         kind, self._busy_kind = self._busy_kind, None
         if kind in (ev.TruncateTo, ev.RestartAt):
             self._unflushed = True
+            self._saved = False
         elif kind is ev.FlushLog:
             self._unflushed = False
         elif kind is ev.SaveCut:
@@ -107,7 +108,7 @@ class FailoverMixin(MachineCore):
         if not self._flush_first(facts, now_ms, out):
             return
         if self.settings.save_cut and not self._saved:
-            self._do(out, facts, now_ms, ev.SaveCut, first, f"{self.recorded.state_epoch}-open")
+            self._do(out, facts, now_ms, ev.SaveCut, first, f"{self.recorded.state_epoch}-open-{first}")
             return
         offsets = facts.log_end_offset - first
         text = (

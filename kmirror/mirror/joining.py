@@ -73,19 +73,19 @@ class Joining:
             self._finish(Position(offset))
         elif asked.timestamp == EARLIEST:
             self._earliest(offset)
-        elif offset < self._end and self._empty:
+        elif not self._empty:
+            self._agree()
+        elif offset < self._end:
             self._finish(Diverged(offset, f"the source's log ends at {offset}, ours at {self._end}"))
         else:
-            self._agree()
+            self._finish(Agreed(tail_compared=False))
         return True
 
     def _earliest(self, offset: int) -> None:
         if offset > self._end:
             self._finish(Overtaken(offset))
-        elif self._suspect:
-            self.question = AskOffset(LATEST)
         else:
-            self._finish(Agreed(tail_compared=False))
+            self.question = AskOffset(LATEST)
 
     def _agree(self) -> None:
         self._agreement = Agreement(
@@ -147,8 +147,11 @@ class Deciding:
         if isinstance(self.question, AskOffset) and isinstance(answer, Offset):
             if answer.offset < 0:
                 return False
-            self._source_log_start = answer.offset
-            self._agree()
+            if self.question.timestamp == EARLIEST:
+                self._source_log_start = answer.offset
+                self._agree()
+            else:
+                self._latest(answer.offset)
             return True
         if self._agreement is None or not _feed(self._agreement, answer):
             return False
@@ -171,14 +174,24 @@ class Deciding:
         if self._source_log_start > self._intended.cut_to:
             self._done(Agreed(tail_compared=False))
             return
+        if self._facts.batch_below(self._intended.cut_to) is None:
+            self.question = AskOffset(LATEST)  # nothing of ours is left to compare, but where it ends
+            return
         self._agreement = Agreement(
             self._facts.epoch_entries,
             log_start_offset=self._facts.log_start_offset,
             bound=self._intended.cut_to,
             batch_below=self._facts.batch_below,
-            check_tail=False,
         )
         self._follow()
+
+    def _latest(self, source_end: int) -> None:
+        assert self._intended is not None
+        cut = self._intended.cut_to
+        if source_end < cut:
+            self._done(Diverged(source_end, f"the source's log ends at {source_end}, below the cut at {cut}"))
+        else:
+            self._done(Agreed(tail_compared=False))
 
     def _follow(self) -> None:
         assert self._agreement is not None

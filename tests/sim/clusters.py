@@ -39,13 +39,17 @@ PROPERTIES = {
 class WatchedMirrors(Mirrors):
     """Tells the cluster of every report, those of the boot too."""
 
-    def __init__(self, world: World, on_report: Callable[[MirroredPartition, ev.Report], None]) -> None:
+    def __init__(self, world: World, cluster: Cluster) -> None:
         super().__init__(world, chance=lambda: 0.5)
-        self._on_report = on_report
+        self._cluster = cluster
 
     def report(self, partition: MirroredPartition, action: ev.Report) -> None:
-        self._on_report(partition, action)
+        self._cluster.on_report(partition, action)
         super().report(partition, action)
+
+    def state_changed(self, partition: MirroredPartition) -> None:
+        self._cluster.on_state(partition)
+        super().state_changed(partition)
 
 
 class Cluster:
@@ -62,6 +66,7 @@ class Cluster:
         """Do not flush after each call: what was asked for stays under way, for a crash to interrupt."""
         self.boots = 0
         self.on_report: Callable[[MirroredPartition, ev.Report], None] = lambda partition, action: None
+        self.on_state: Callable[[MirroredPartition], None] = lambda partition: None
         self.flush: InlineFlush
         self.world: World
         self.boot()
@@ -77,7 +82,7 @@ class Cluster:
             self.clock,
             self.flush,
             fatal=self.fatal.append,
-            mirrors=lambda world: WatchedMirrors(world, lambda partition, action: self.on_report(partition, action)),
+            mirrors=lambda world: WatchedMirrors(world, self),
         )
         self.flush.run()
 

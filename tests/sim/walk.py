@@ -86,7 +86,12 @@ class Walk:
                 to = partition.partition.log.log_end_offset - action.offsets
                 seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
 
+        def state(partition: MirroredPartition) -> None:
+            if partition.state is State.MIRRORING:
+                seen.lineage = None
+
         cluster.on_report = report
+        cluster.on_state = state
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
