@@ -232,6 +232,52 @@ def test_delete_topics(broker: Broker) -> None:
     assert unknown.error_code == UNKNOWN_ID
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+def test_delete_topics_at_every_version(broker: Broker, topic: Topic, version: int) -> None:
+    version = broker.version("DeleteTopics", version)
+    request = DeleteTopicsRequest(timeout_ms=20_000)
+    absent = broker.new_name("absent")
+    if version >= 6:
+        request.topics = [DeleteTopicState(name=topic.name), DeleteTopicState(name=absent)]
+    else:
+        request.topic_names = [topic.name, absent]
+    rows = {row.name: row.error_code for row in broker.request(request, version).responses}
+    assert rows == {topic.name: 0, absent: UNKNOWN_TOPIC}
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_create_partitions_at_every_version(broker: Broker, topic: Topic, version: int) -> None:
+    asked = [CreatePartitionsTopic(name=name, count=2, assignments=None) for name in (topic.name, "absent-topic")]
+    request = CreatePartitionsRequest(topics=asked, timeout_ms=20_000)
+    answer = broker.request(request, broker.version("CreatePartitions", version))
+    assert {row.name: row.error_code for row in answer.results} == {topic.name: 0, "absent-topic": UNKNOWN_TOPIC}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_incremental_alter_configs_at_every_version(broker: Broker, topic: Topic, version: int) -> None:
+    entry = IncrementalAlterableConfig(name="retention.ms", config_operation=SET, value="1000")
+    resource = IncrementalAlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic.name, configs=[entry])
+    version = broker.version("IncrementalAlterConfigs", version)
+    assert broker.request(IncrementalAlterConfigsRequest(resources=[resource]), version).responses[0].error_code == 0
+    assert value_of(broker, topic, "retention.ms") == "1000"
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_find_coordinator_at_every_version(broker: Broker, version: int) -> None:
+    version = broker.version("FindCoordinator", version)
+    if version >= 4:
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
+        row = broker.request(request, version).coordinators[0]
+    else:
+        row = broker.request(FindCoordinatorRequest(key="group"), version)
+    assert row.error_code in (0, 15)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_cluster_at_every_version(broker: Broker, version: int) -> None:
+    assert len(broker.request(DescribeClusterRequest(), broker.version("DescribeCluster", version)).brokers) == 1
+
+
 def test_create_partitions(broker: Broker, topic: Topic) -> None:
     def grow(count: int, *, validate_only: bool = False, name: str = topic.name) -> int:
         asked = CreatePartitionsTopic(name=name, count=count, assignments=None)

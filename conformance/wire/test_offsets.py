@@ -28,6 +28,19 @@ def test_a_new_topic_ends_at_0(broker: Broker, topic: Topic, isolation_level: in
     assert (row.error_code, row.high_watermark, len(row.records or b"")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("version", range(1, 12))
+def test_list_offsets_at_every_version(broker: Broker, topic: Topic, version: int) -> None:
+    version = broker.version("ListOffsets", version)
+    broker.produce(topic, batch([Rec(b"v", timestamp_ms=when) for when in (10, 20, 30)]))
+    answers = [broker.list_offset(topic, asked, version=version) for asked in (EARLIEST, LATEST, 15)]
+    assert [(row.error_code, row.offset) for row in answers] == [(0, 0), (0, 3), (0, 1)]
+    assert answers[2].timestamp == 20
+    if version >= 4:
+        assert answers[1].leader_epoch == broker.describe_topic(topic.name).partitions[0].leader_epoch
+    bad = broker.list_offset(topic, LATEST, partition=9, version=version)
+    assert (bad.error_code, bad.offset) == (UNKNOWN_TOPIC, -1)
+
+
 def _lookup(broker: Broker, topic: Topic, timestamp: int) -> tuple[int, int]:
     row = broker.list_offset(topic, timestamp)
     assert row.error_code == 0, row

@@ -49,6 +49,21 @@ def test_every_version_stores_the_batch_as_sent(broker: Broker, topic: Topic, ve
     assert stored[16:] == sent[16:] and stored[8:12] == sent[8:12]
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+def test_refusals_at_every_version(broker: Broker, topic: Topic, version: int) -> None:
+    version = broker.version("Produce", version)
+    row = broker.produce(topic, batch([b"a"], last_delta=3), version=version)
+    assert (row.error_code, row.base_offset, row.log_append_time_ms) == (INVALID, -1, -1)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_init_producer_id_at_every_version(broker: Broker, version: int) -> None:
+    producer_id(broker)  # loaded
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    answer = broker.request(request, broker.version("InitProducerId", version))
+    assert (answer.error_code, answer.producer_epoch) == (0, 0) and answer.producer_id >= 0
+
+
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
 def test_every_codec_is_kept(broker: Broker, topic: Topic, codec: int) -> None:
     """B003, step 2: the stored codec is the one that was asked for."""

@@ -28,6 +28,8 @@ from kmirror.server.context import RequestContext
 
 VERSIONS = (1, 11)
 
+_FIRST_VERSION_WITH_EPOCHS = 4
+
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     asked = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
@@ -59,12 +61,14 @@ def _row(
     row = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     try:
         partition = context.world.partition(topic_name, asked.partition_index)
-        row.offset, row.timestamp, row.leader_epoch = partition.list_offset(
+        row.offset, row.timestamp, leader_epoch = partition.list_offset(
             asked.timestamp,
             request.isolation_level,
             asked.current_leader_epoch,
             api_version=context.api_version,
         )
+        if context.api_version >= _FIRST_VERSION_WITH_EPOCHS:
+            row.leader_epoch = leader_epoch
     except ApiError as error:
         row.error_code = error.code
     return row
