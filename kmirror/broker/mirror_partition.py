@@ -161,6 +161,8 @@ class MirroredPartition:
     # -- stepping ----------------------------------------------------------------------------------------------------
 
     def step(self, event: ev.Event) -> None:
+        if self.partition.deleted:
+            return  # whatever was under way ends with the topic
         if isinstance(event, ev.Prepare):
             self._prepared = True
         elif isinstance(event, ev.Abandon):

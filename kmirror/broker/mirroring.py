@@ -282,8 +282,13 @@ class Mirrors:
 
     def change_refusal(self, topic_name: str) -> str | None:
         """Why the topic may not be deleted, grown or trimmed now, or None (mirroring-spec 16)."""
+        if self.growing == topic_name:
+            return None
+        for mirror in self.mirrors.values():
+            if topic_name in mirror.starting:
+                return f"mirror {mirror.name!r} is about to start topic {topic_name}: wait, or stop it first"
         found = self.topics.get(topic_name)
-        if found is None or self.growing == topic_name:
+        if found is None:
             return None
         mirror, topic = found
         for partition in topic.partitions:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
+from kmirror.mirror.states import State
 from tests.sim.walk import run
 
 STEPS = int(os.environ.get("KMIRROR_SIM_STEPS", "5000"))
@@ -15,7 +17,12 @@ def test_random_walks(seed: int) -> None:
     begun = time.monotonic()
     first = int(os.environ.get("KMIRROR_SIM_SEED", str(seed)))
     walks = max(1, STEPS // STEPS_PER_WALK)
+    visited: Counter[str] = Counter()
     for number in range(walks):
-        run(first + number, STEPS_PER_WALK)
+        visited += run(first + number, STEPS_PER_WALK).visited
     took = time.monotonic() - begun
+    print(dict(visited))
+    missing = {state.name for state in State} - {"UNKNOWN"} - set(visited)
+    assert not missing, f"the walks never came to {missing}"
+    assert {"cut", "restart", "gap", "divergence", "cut saved"} <= set(visited)
     print(f"{walks} walks of {STEPS_PER_WALK} steps from seed {first} in {took:.1f} s (KMIRROR_SIM_SEED={first})")

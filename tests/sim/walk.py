@@ -15,6 +15,7 @@ The laws (checked after every step):
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,8 @@ class Walk:
         self.clusters = [self.a, self.b, self.c]
         self.seen = {cluster.name: Seen() for cluster in self.clusters}
         self.trace: list[str] = []
+        self.visited: Counter[str] = Counter()
+        """States recorded and cuts reported: what the walk has been through."""
         self.counter = 0
         self.open: dict[str, set[int]] = {c.name: set() for c in self.clusters}
         self.sequences: dict[tuple[str, int], int] = {}
@@ -80,6 +83,7 @@ class Walk:
         seen = self.seen[cluster.name]
 
         def report(partition: MirroredPartition, action: ev.Report) -> None:
+            self.visited[action.kind] += 1
             if action.kind == "restart":
                 seen.batches.clear()
             elif action.kind == "cut":
@@ -87,6 +91,7 @@ class Walk:
                 seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
 
         def state(partition: MirroredPartition) -> None:
+            self.visited[partition.state.name] += 1
             if partition.state is State.MIRRORING:
                 seen.lineage = None
 
@@ -108,6 +113,7 @@ class Walk:
             (2, self._retention),
             (3, self._gap),
             (1, self._recreate),
+            (3, self._forget),
             (2, self._reachable),
             (6, lambda: self._operate(self.b, self.a)),
             (5, lambda: self._operate(self.c, self.b)),
@@ -221,10 +227,10 @@ class Walk:
         if log.log_end_offset == log.log_start_offset:
             return
         to = self.random.randint(max(log.log_start_offset, log.log_end_offset - 6), log.log_end_offset)
-        partition.truncate_to(to)
         seen = self.seen["a"]
+        seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
+        partition.truncate_to(to)
         end = log.log_end_offset
-        seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < end}
         self.a.bump()
         self._note(f"unclean election at a, cut to {end}")
 
@@ -267,6 +273,27 @@ class Walk:
         if self.random.random() < 0.7:
             self.a.create_topic()
             self._note("topic created at a")
+
+    def _forget(self) -> None:
+        """Delete the topic at a mirror, if it may be; the next start makes it anew."""
+        cluster = self.random.choice([self.b, self.c])
+        source = self.a if cluster is self.b else self.b
+        if not self._exists(cluster) or not self._exists(source):
+            return
+        if cluster.partition().topic_id == source.partition().topic_id and self.random.random() < 0.7:
+            return
+        cluster.lazy = False
+        promise = cluster.world.delete_topic(TOPIC)
+        cluster.flush.run()
+        try:
+            promise.result()
+        except ApiError as error:
+            self._note(f"delete at {cluster.name} refused {error.code}")
+        else:
+            self.seen[cluster.name].batches.clear()
+            self.seen[cluster.name].leader_epoch = -1  # a new topic, although a mirror gives it the same id
+            self.open[cluster.name].clear()
+            self._note(f"topic deleted at {cluster.name}")
 
     def _reachable(self) -> None:
         cluster = self.random.choice([self.a, self.b])
@@ -458,7 +485,7 @@ class Walk:
             self.a.create_topic()
         for cluster, source, pump in ((self.b, self.a, self.ab), (self.c, self.b, self.bc)):
             pump.max_bytes = None
-            if not self._exists(cluster) or TOPIC not in cluster.mirrors.topics:
+            if not self._exists(cluster) or TOPIC not in cluster.mirrors.topics or not self._exists(source):
                 continue
             promise = cluster.stop(mirror=MIRROR)
             for _ in range(10):
