@@ -11,7 +11,7 @@ DEADLINE_S = 60.0
 POLL_S = 0.05
 
 
-def eventually(look: Callable[[], T], *, what: str, timeout_s: float = DEADLINE_S) -> T:
+def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = DEADLINE_S) -> T:
     """Polls until `look` gives something true, and gives it back. AssertionError names `what` and the last look."""
     deadline = time.monotonic() + timeout_s
     while True:
