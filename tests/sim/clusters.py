@@ -63,6 +63,7 @@ class Cluster:
         self.fatal: list[BaseException] = []
         self.reachable = True
         self.lazy = False
+        self.lazy_rounds = 0
         """Do not flush after each call: what was asked for stays under way, for a crash to interrupt."""
         self.boots = 0
         self.on_report: Callable[[MirroredPartition, ev.Report], None] = lambda partition, action: None
@@ -87,9 +88,13 @@ class Cluster:
         self.flush.run()
 
     def calm(self) -> None:
-        """Let every flush, and what waits for it, happen (unless the cluster is lazy)."""
+        """Let every flush, and what waits for it, happen; a lazy cluster does `lazy_rounds` rounds and no more."""
         if not self.lazy:
             self.flush.run()
+            return
+        for _ in range(self.lazy_rounds):
+            waiting, self.flush._waiting = self.flush._waiting, {}
+            self.flush._round(list(waiting.values()))
 
     def restart(self) -> None:
         self.flush.run()
@@ -189,6 +194,10 @@ class Pump:
         self.broker_id = broker_id
         self.capable = False
         self.max_bytes: int | None = None
+        self.hold = False
+        """Answers stay in flight until the next fetch."""
+        self.in_flight: list[tuple[seam.FetchItem, seam.FetchAnswer]] = []
+        self.boots = destination.boots
         self.alter: Callable[[seam.Query], seam.Answer | None] = lambda query: None
         """A test's own answers."""
 
@@ -258,8 +267,16 @@ class Pump:
             mirrors.source_unreachable(self.mirror, self.broker_id, "connection reset")
             self.destination.calm()
             return 0
-        for item in items:
-            examined = mirrors.examine(self.mirror, item, self.serve(item))
+        arriving, self.in_flight = self.in_flight, []
+        if self.boots != self.destination.boots:
+            arriving, self.boots = [], self.destination.boots
+        answers = [(item, self.serve(item)) for item in items]
+        if self.hold:
+            self.in_flight = answers
+        else:
+            arriving += answers
+        for item, answer in arriving:
+            examined = mirrors.examine(self.mirror, item, answer)
             mirrors.apply(examined)
             count += examined.batch_count if examined.accepted else 0
             self.destination.calm()

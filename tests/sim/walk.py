@@ -80,9 +80,9 @@ class Walk:
 
     def _watch(self, cluster: Cluster) -> None:
         """Learn of reported cuts: what they name may go."""
-        seen = self.seen[cluster.name]
 
         def report(partition: MirroredPartition, action: ev.Report) -> None:
+            seen = self.seen[cluster.name]
             self.visited[action.kind] += 1
             if action.kind == "restart":
                 seen.batches.clear()
@@ -92,8 +92,8 @@ class Walk:
 
         def state(partition: MirroredPartition) -> None:
             self.visited[partition.state.name] += 1
-            if partition.state is State.MIRRORING:
-                seen.lineage = None
+            if partition.state not in (State.STOPPING, State.STOPPED):
+                self.seen[cluster.name].lineage = None
 
         cluster.on_report = report
         cluster.on_state = state
@@ -109,7 +109,7 @@ class Walk:
             (3, lambda: self._produce(self.c)),
             (8, self._transaction),
             (4, lambda: self._bump(self.a)),
-            (2, self._unclean),
+            (3, self._unclean),
             (2, self._retention),
             (3, self._gap),
             (1, self._recreate),
@@ -125,6 +125,8 @@ class Walk:
         ]
         weights = [weight for weight, _ in actions]
         action = self.random.choices([action for _, action in actions], weights)[0]
+        for lazy in (self.b, self.c):
+            lazy.lazy_rounds = self.random.choice([0, 0, 1, 2])
         cluster = self.random.choice(self.clusters)
         cut_at = self.random.randint(1, 12) if self.random.random() < 0.06 else 0
         if cut_at:
@@ -160,6 +162,7 @@ class Walk:
 
     def _pump(self, pump: Pump) -> None:
         pump.max_bytes = self.random.choice([None, 1, 200])
+        pump.hold = self.random.random() < 0.3
         count = 0
         if self.random.random() < 0.3:
             pump.refresh()
@@ -290,8 +293,6 @@ class Walk:
         except ApiError as error:
             self._note(f"delete at {cluster.name} refused {error.code}")
         else:
-            self.seen[cluster.name].batches.clear()
-            self.seen[cluster.name].leader_epoch = -1  # a new topic, although a mirror gives it the same id
             self.open[cluster.name].clear()
             self._note(f"topic deleted at {cluster.name}")
 
@@ -365,6 +366,8 @@ class Walk:
         for cluster in self.clusters:
             if self._exists(cluster):
                 self._check_bytes(cluster)
+            else:
+                self.seen[cluster.name] = Seen()  # a new topic later, although a mirror gives it the same id
         for cluster, source in ((self.b, self.a), (self.c, self.b)):
             if self._exists(cluster):
                 self._check_mirror(cluster, source)
@@ -399,6 +402,8 @@ class Walk:
         state = machine.recorded.state
         if partition.mode is LogMode.WRITABLE and state is not State.STOPPED:
             self.fail(f"{cluster.name}: writable in {state.name}")
+        if partition.mode is LogMode.WRITABLE and machine.busy:
+            self.fail(f"{cluster.name}: writable before STOPPED is on disk")
         log = partition.log
         if state is State.MIRRORING and log.epochs.latest > partition.leader_epoch:
             self.fail(f"{cluster.name}: epoch {log.epochs.latest} in the log, {partition.leader_epoch} outside")
@@ -433,6 +438,10 @@ class Walk:
     def _check_lineage(self, cluster: Cluster, mirrored: Any, state: State) -> None:
         seen = self.seen[cluster.name]
         lineage = mirrored.machine.lineage
+        if lineage is not None and state in (State.STOPPING, State.STOPPED) and not self._cut_pending(mirrored):
+            end = cluster.partition().log.log_end_offset
+            if end < lineage.last_mirror_offset:
+                self.fail(f"{cluster.name}: the log ends at {end}, below the LMO {lineage.last_mirror_offset}")
         now = None if lineage is None else (lineage.last_mirror_epoch, lineage.last_mirror_offset)
         if state in (State.STOPPING, State.STOPPED):
             if seen.lineage is not None and now is not None and now != seen.lineage and not mirrored.machine.busy:
@@ -484,7 +493,7 @@ class Walk:
         if not self._exists(self.a):
             self.a.create_topic()
         for cluster, source, pump in ((self.b, self.a, self.ab), (self.c, self.b, self.bc)):
-            pump.max_bytes = None
+            pump.max_bytes, pump.hold = None, False
             if not self._exists(cluster) or TOPIC not in cluster.mirrors.topics or not self._exists(source):
                 continue
             promise = cluster.stop(mirror=MIRROR)
