@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _HEAD: Final = struct.Struct(">qiibIhi")
 """base offset, length, leader epoch, magic, crc, attributes, last offset delta."""
 _PREFIX_BYTES: Final = 12
+STALE: Final = "stale"
+NEWER_EPOCH: Final = "newer epoch"
+OVERLAP: Final = "overlap"
+"""Refusals that are not a matter of showing a text."""
 _MIN_BATCH_BYTES: Final = 61
 
 
@@ -104,7 +108,7 @@ def examine(mirrors: Mirrors, item: FetchItem, answer: FetchAnswer) -> Examined:
     """Headers only. `accepted` = there is something, and nothing speaks against it so far."""
     found = Examined(item=item, answer=answer, accepted=False, next_offset=item.fetch_offset)
     if not current(mirrors, item.lease):
-        found.refusal = "stale"
+        found.refusal = STALE
         return found
     if answer.error_code or len(answer.records) == 0:
         return found
@@ -118,7 +122,7 @@ def examine(mirrors: Mirrors, item: FetchItem, answer: FetchAnswer) -> Examined:
         else:
             found.accepted = not must_fence(found.last_epoch, partition.partition.leader_epoch)
             if not found.accepted:
-                found.refusal = "newer epoch"
+                found.refusal = NEWER_EPOCH
     return found
 
 
@@ -140,6 +144,9 @@ def _walk(found: Examined, data: bytes | memoryview, partition: MirroredPartitio
         if magic != 2:
             return f"the source sent message format {magic}: only format 2 (Kafka 0.11 and later) can be mirrored"
         if base < expected and not (empty and count == 0 and base + delta >= expected):
+            if count == 0 and not empty and base + delta >= expected:
+                found.first_offset = base
+                return OVERLAP
             return f"the source sent a batch at offset {base}, below the {expected} that was asked for"
         if batch_epoch < epoch:
             return f"the source sent epoch {batch_epoch} at offset {base}, behind epoch {epoch}"
@@ -162,7 +169,7 @@ def apply(mirrors: Mirrors, examined: Examined) -> None:
     item, answer = examined.item, examined.answer
     partition = item.lease.machine
     assert isinstance(partition, MirroredPartition)
-    if examined.refusal == "stale" or not current(mirrors, item.lease):
+    if examined.refusal == STALE or not current(mirrors, item.lease):
         return
     if answer.error_code:
         partition.step(
@@ -170,7 +177,9 @@ def apply(mirrors: Mirrors, examined: Examined) -> None:
                 code=answer.error_code, leader=answer.current_leader_id, leader_epoch=answer.current_leader_epoch
             )
         )
-    elif examined.refusal == "newer epoch":
+    elif examined.refusal == OVERLAP:
+        partition.step(ev.Overlap(examined.first_offset))
+    elif examined.refusal == NEWER_EPOCH:
         partition.step(ev.NewerEpoch(examined.last_epoch))
     elif examined.refusal is not None:
         partition.step(ev.FetchError(message=examined.refusal))

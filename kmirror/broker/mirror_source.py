@@ -320,6 +320,8 @@ def answered(partition: MirroredPartition, asked: seam.Query, answer: seam.Answe
 def _translate(partition: MirroredPartition, asked: seam.Query, answer: seam.Answer) -> Any:
     if isinstance(answer, seam.ErrorAnswer):
         text = answer.message or f"the source answered error {answer.code} about {partition.partition}"
+        if answer.transport:
+            text = f"the source cannot be reached: {answer.message}"
         return ev.QuestionFailed(code=answer.code, transport=answer.transport, message=text)
     if isinstance(answer, seam.EpochEndAnswer):
         return ev.EpochEnd(leader_epoch=answer.leader_epoch, end_offset=answer.end_offset)

@@ -112,10 +112,12 @@ class Agreement:
         elif epoch > asked.epoch:
             return False
         elif epoch == asked.epoch:
-            if end_offset >= self._upper:
-                self._same_epochs_below()
-            else:
-                self._diverged(end_offset, f"the source's epoch {epoch} ends at {end_offset}, ours later")
+            if end_offset < self._upper:
+                self._reason = f"the source's epoch {epoch} ends at {end_offset}, ours later"
+                self._upper = end_offset
+            elif self._upper < self._bound:
+                self._reason = f"the source's history parts from ours after epoch {epoch}"
+            self._epochs_agree()
         else:
             self._ask_from(min(end_of(self._entries, epoch, self._upper), end_offset))
         return True
@@ -128,19 +130,21 @@ class Agreement:
             self._upper = end_of(self._entries, lower, self._upper)
             self.question = AskEpochEnd(lower)
 
-    def _same_epochs_below(self) -> None:
-        if self._upper < self._bound:
-            epoch = epoch_below(self._entries, self._upper)
-            self._diverged(self._upper, f"the source's history parts from ours after epoch {epoch}")
-        else:
-            self._epochs_agree()
-
     def _epochs_agree(self) -> None:
-        batch = self._batch_below(self._bound)
+        """Below `_upper`, that is; now our last batch there. One that the point goes through is not shared anyway."""
+        batch = self._batch_below(self._upper)
+        if batch is not None and batch.next_offset > self._upper:
+            batch = self._batch_below(batch.base_offset)
         if batch is None:
-            self._finish(Agreed(tail_compared=False))
+            self._shared(tail_compared=False)
         else:
             self.question = AskBatch(batch.base_offset, batch.size_bytes)
+
+    def _shared(self, *, tail_compared: bool) -> None:
+        if self._upper < self._bound:
+            self._diverged(self._upper, self._reason)
+        else:
+            self._finish(Agreed(tail_compared=tail_compared))
 
     def compared(self, outcome: Compared) -> None:
         """Take the answer to an `AskBatch`."""
@@ -149,7 +153,7 @@ class Agreement:
         if self._lowest_different is None and outcome is not Compared.DIFFERENT:
             earlier = self._batch_below(asked.offset) if outcome is Compared.NOT_COMPARED else None
             if earlier is None or self._steps_back >= MAX_STEPS_BACK:
-                self._finish(Agreed(tail_compared=outcome is Compared.EQUAL and not self._steps_back))
+                self._shared(tail_compared=outcome is Compared.EQUAL and not self._steps_back)
             else:
                 self._steps_back += 1
                 self.question = AskBatch(earlier.base_offset, earlier.size_bytes)

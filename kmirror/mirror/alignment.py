@@ -110,13 +110,13 @@ def after_source(
         if not (force or facts.unclean_allowed):
             return Refused(end - agreement.common_offset, _would_go(end - agreement.common_offset, agreement.reason))
         cut = agreement.common_offset
-    if source_log_start > cut:
+    cut_to, restart_at = cut_point(facts, cut)
+    if source_log_start > max(cut_to, restart_at):
         gone = f"the source's log starts at {source_log_start}, beyond the cut at {cut}"
         if not force:
             return Refused(end - facts.log_start_offset, _would_go(end - facts.log_start_offset, gone))
         return Plan(intended.case, restart_at=source_log_start, force=True)
     own_only = intended.own_only and cut == intended.cut_to
-    cut_to, restart_at = cut_point(facts, cut)
     history_end = max(cut_to, restart_at)
     return Plan(intended.case, cut_to, restart_at, history_end=history_end, force=force, own_only=own_only)
 

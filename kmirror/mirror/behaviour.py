@@ -74,6 +74,7 @@ class Machine(FailoverMixin):
 
     def _on_abandon(self, event: ev.Abandon, facts: Facts, now_ms: int, out: Outcome) -> None:
         self._drop_decision()
+        self.trouble = None
         self.mode = mode_of(self.recorded.state)
 
     def _on_begin(self, event: ev.Begin, facts: Facts, now_ms: int, out: Outcome) -> None:
@@ -201,8 +202,11 @@ class Machine(FailoverMixin):
             if reach > facts.log_start_offset:
                 out.actions.append(ev.AdvanceLogStart(reach))
         recorded = self.recorded
-        if (recorded.retry_attempt or recorded.error) and not self._busy and recorded.state is State.MIRRORING:
-            self._record(out, facts, State.MIRRORING, error=None, retry_attempt=0, previous_state=State.UNKNOWN)
+        unsettled = recorded.retry_attempt or recorded.error or recorded.force
+        if unsettled and not self._busy and recorded.state is State.MIRRORING:
+            self._record(
+                out, facts, State.MIRRORING, error=None, retry_attempt=0, previous_state=State.UNKNOWN, force=False
+            )
 
     def _on_fetch_error(self, event: ev.FetchError, facts: Facts, now_ms: int, out: Outcome) -> None:
         code = event.code
@@ -227,6 +231,12 @@ class Machine(FailoverMixin):
         if not self._busy and self.recorded.state is State.MIRRORING:
             self._fence_to = event.epoch
             self._record(out, facts, State.EPOCH_FENCING)
+
+    def _on_overlap(self, event: ev.Overlap, facts: Facts, now_ms: int, out: Outcome) -> None:
+        if self._busy or self.recorded.state is not State.MIRRORING or self.desired is not Desired.MIRRORING:
+            return
+        text = f"it has a batch at offset {event.base_offset} that reaches across our end at {facts.log_end_offset}"
+        self._diverged(Diverged(event.base_offset, text), facts, now_ms, out)
 
     # -- events: our own steps ---------------------------------------------------------------------------------------
 
@@ -357,7 +367,6 @@ class Machine(FailoverMixin):
             restart_at=-1,
             mirrored=True,
             start_from=EARLIEST,
-            force=False,
         )
 
     def _advance_alignment(self, facts: Facts, now_ms: int, out: Outcome) -> None:
@@ -450,8 +459,7 @@ class Machine(FailoverMixin):
         recorded = self.recorded
         offsets = facts.log_end_offset - min(result.common_offset, facts.log_end_offset)
         text = f"the source's log differs from offset {result.common_offset} on ({result.reason})"
-        forced = recorded.force and recorded.state is State.LOG_ALIGNMENT
-        if not (facts.unclean_allowed or forced):
+        if not (facts.unclean_allowed or recorded.force):
             advice = (
                 f"{offsets} offsets here are not in the source's history; start with --replace to cut them, or stop"
             )
@@ -481,6 +489,7 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any, Facts, int, Outcome], None]]
     ev.Appended: Machine._on_appended,
     ev.FetchError: Machine._on_fetch_error,
     ev.NewerEpoch: Machine._on_newer_epoch,
+    ev.Overlap: Machine._on_overlap,
     ev.StepDone: Machine._on_step_done,
     ev.StepFailed: Machine._on_step_failed,
     ev.TimerFired: Machine._on_timer,

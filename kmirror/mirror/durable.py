@@ -42,7 +42,7 @@ class Recorded:
     """After a failback or a restart: the source's log start is not followed below this."""
     start_from: int = EARLIEST
     force: bool = False
-    """The operator said --replace; ends with the alignment."""
+    """The operator said --replace; ends with the first fetch that succeeds after the alignment."""
 
     @property
     def retryable(self) -> bool:

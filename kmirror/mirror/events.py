@@ -144,6 +144,14 @@ class NewerEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """The source's batch at `base_offset` reaches across our log end: compaction keeps base offsets, so from there on
+    the logs differ, whatever the epochs say."""
+
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     token: int
 
@@ -174,6 +182,7 @@ Event = (
     | Appended
     | FetchError
     | NewerEpoch
+    | Overlap
     | StepDone
     | StepFailed
     | TimerFired

@@ -21,6 +21,7 @@ from kmirror.clock import ManualClock
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.mirror import events as ev
+from kmirror.mirror.machine import Outcome
 from kmirror.protocol.records import Record, build_batch, end_txn_marker
 from kmirror.storage.memory import MemoryFileSystem
 
@@ -47,6 +48,18 @@ class WatchedMirrors(Mirrors):
         self._cluster.on_report(partition, action)
         super().report(partition, action)
 
+    def make_partition(self, mirror: Any, topic: Any, index: int, *, attached: bool) -> MirroredPartition:
+        made = super().make_partition(mirror, topic, index, attached=attached)
+        step = made.machine.step
+
+        def told(event: ev.Event, facts: Any, now_ms: int) -> Outcome:
+            out = step(event, facts, now_ms)
+            self._cluster.on_outcome(out)
+            return out
+
+        made.machine.step = told  # type: ignore[method-assign]
+        return made
+
     def state_changed(self, partition: MirroredPartition) -> None:
         self._cluster.on_state(partition)
         super().state_changed(partition)
@@ -67,6 +80,7 @@ class Cluster:
         """Do not flush after each call: what was asked for stays under way, for a crash to interrupt."""
         self.boots = 0
         self.on_report: Callable[[MirroredPartition, ev.Report], None] = lambda partition, action: None
+        self.on_outcome: Callable[[Outcome], None] = lambda out: None
         self.on_state: Callable[[MirroredPartition], None] = lambda partition: None
         self.flush: InlineFlush
         self.world: World
