@@ -87,6 +87,17 @@ def test_max_timestamp(broker: Broker, topic: Topic) -> None:
     assert _lookup(broker, topic, MAX_TIMESTAMP) == (2, 300)
 
 
+@pytest.mark.parametrize("codec", [NO_CODEC, GZIP], ids=["plain", "gzip"])
+def test_max_timestamp_with_log_append_time(broker: Broker, codec: int) -> None:
+    """All records of a batch have one timestamp: the first of them is meant."""
+    topic = broker.create_topic(configs={"message.timestamp.type": "LogAppendTime"})
+    broker.produce(topic, batch([b"a", b"b", b"c"], codec=codec))
+    broker.produce(topic, batch([b"d", b"e", b"f"], codec=codec))
+    assert _lookup(broker, topic, MAX_TIMESTAMP)[0] in (0, 3)  # 0 when both came within one millisecond
+    last = broker.scan(topic)[-1].max_timestamp
+    assert _lookup(broker, topic, last)[0] in (0, 3)
+
+
 def test_nothing_at_or_after_the_time(broker: Broker, topic: Topic) -> None:
     """B027: -1 and -1 with error 0, not an error and not the end offset."""
     assert _lookup(broker, topic, 1) == NONE_FOUND

@@ -136,9 +136,7 @@ def _first_with(segment: Segment, timestamp: int, last_offset: int, limit_offset
     for position, header in segment.headers(found[0]):
         if header.max_timestamp != timestamp:
             continue
-        offset = header.last_offset
-        if not header.log_append_time:
-            records = read_records(segment.file.pread(header.size_bytes, position))
-            offset = next((record.offset for record in records if record.timestamp == timestamp), offset)
+        records = read_records(segment.file.pread(header.size_bytes, position))
+        offset = next((record.offset for record in records if record.timestamp == timestamp), header.last_offset)
         return TimestampOffset(offset, timestamp, header.leader_epoch) if offset < limit_offset else None
     return None
