@@ -1,0 +1,226 @@
+"""The machine alone, on plain numbers: what the transcripts of whole clusters cannot bring about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kmirror.mirror import events as ev
+from kmirror.mirror.agreement import LocalBatch
+from kmirror.mirror.alignment import Case, Intended, Lineage, Plan, Refused, classify, cut_point
+from kmirror.mirror.behaviour import Machine
+from kmirror.mirror.durable import Recorded
+from kmirror.mirror.facts import Numbers, OpenTransactionNumbers
+from kmirror.mirror.machine import InvalidTransition, Outcome, Settings
+from kmirror.mirror.retry import RetryPolicy
+from kmirror.mirror.states import Desired, Mode, State
+from kmirror.mirror.stopping import Step, next_step
+
+
+def machine(**settings: Any) -> Machine:
+    return Machine(
+        mirror="m",
+        topic="t",
+        topic_id=bytes(16),
+        partition=0,
+        settings=Settings(retry=RetryPolicy(), source_cluster_id="c", **settings),
+        chance=lambda: 0.5,
+    )
+
+
+def settle(subject: Machine, out: Outcome, facts: Numbers) -> Outcome:
+    """Make the write of `out` durable."""
+    assert out.write is not None
+    if out.write.state is not None:
+        subject.replay(out.write.state)
+    if out.write.lineage is not None or out.write.drop_lineage:
+        subject.replay_lineage(out.write.lineage)
+    return subject.step(ev.StepDone(out.write.token), facts, 0)
+
+
+def test_unknown_to_stopping() -> None:
+    subject, facts = machine(), Numbers()
+    out = subject.step(ev.Wished(desired=Desired.STOPPED), facts, 0)
+    assert out.write is not None and out.write.state is not None
+    assert out.write.state.state is State.STOPPING
+    out = settle(subject, out, facts)
+    assert isinstance(out.actions[0], ev.BumpEpoch)
+
+
+def test_a_refusal_that_nobody_waits_for() -> None:
+    """UNKNOWN becomes FAILED and is not retried; STOPPED stays as it is."""
+    facts = Numbers(log_end_offset=3, epoch_entries=[(0, 0)])
+    subject = machine()
+    subject.desired = Desired.MIRRORING
+    out = subject.step(ev.Decide(), facts, 0)
+    assert isinstance(out.actions[0], ev.Decided)
+    refused = out.actions[0].outcome
+    assert isinstance(refused, Refused) and refused.offsets == 3
+    out = subject.step(ev.Refuse(refused.message), facts, 0)
+    assert out.write is not None and out.write.state is not None
+    assert (out.write.state.state, out.write.state.retry_attempt) == (State.FAILED, -1)
+    stopped = machine()
+    stopped.replay(Recorded(state=State.STOPPED))
+    stopped.step(ev.Loaded(), facts, 0)
+    stopped.step(ev.Prepare(), facts, 0)
+    assert stopped.mode is Mode.READ_ONLY
+    out = stopped.step(ev.Refuse(refused.message), facts, 0)
+    assert out.write is None and stopped.mode is Mode.WRITABLE
+
+
+def test_a_begin_whose_record_cannot_be_written_is_tried_again() -> None:
+    subject, facts = machine(), Numbers()
+    subject.step(ev.Wished(desired=Desired.MIRRORING), facts, 0)
+    out = subject.step(ev.Begin(plan=Plan(Case.FRESH)), facts, 0)
+    assert out.write is not None
+    subject.step(ev.StepFailed(out.write.token, "no space"), facts, 0)
+    assert (subject.recorded.state, subject.trouble) == (State.UNKNOWN, "no space")
+    out = subject.step(ev.TimerFired(), facts, subject.wake_at_ms or 0)
+    assert out.write is not None and out.write.state is not None
+    assert out.write.state.state is State.LOG_ALIGNMENT
+
+
+def test_writable_only_when_stopped_is_on_disk() -> None:
+    subject = machine()
+    subject.replay(Recorded(state=State.STOPPING, leader_epoch=0))
+    subject.desired = Desired.STOPPED
+    out = subject.step(ev.Loaded(), Numbers(leader_epoch=1), 0)
+    assert isinstance(out.actions[0], ev.FlushLog)
+    out = subject.step(ev.StepDone(out.actions[0].token), Numbers(leader_epoch=1), 0)
+    assert out.write is not None and out.write.state is not None
+    subject.replay(out.write.state)
+    assert subject.mode is Mode.SEALING
+    subject.step(ev.StepDone(out.write.token), Numbers(leader_epoch=1), 0)
+    assert subject.mode is Mode.WRITABLE
+
+
+def test_an_impossible_transition_is_a_bug() -> None:
+    subject = machine()
+    with pytest.raises(InvalidTransition):
+        subject._record(Outcome(), Numbers(), State.STOPPED)
+
+
+def test_an_old_token_and_an_old_answer_change_nothing() -> None:
+    subject, facts = machine(), Numbers()
+    for event in (ev.StepDone(99), ev.StepFailed(99, "x"), ev.Answered(99, ev.Offset(3)), ev.TimerFired()):
+        out = subject.step(event, facts, 10**9)
+        assert out.write is None and not out.actions
+
+
+def test_a_step_that_changes_nothing_backs_off() -> None:
+    """Instead of asking for the same thing for ever."""
+    subject = machine()
+    subject.replay(Recorded(state=State.STOPPING, leader_epoch=5))
+    subject.desired = Desired.STOPPED
+    facts = Numbers(leader_epoch=5)
+    out = subject.step(ev.Loaded(), facts, 0)
+    for _ in range(10):
+        if not out.actions:
+            break
+        action: Any = out.actions[0]
+        assert isinstance(action, ev.BumpEpoch)
+        out = subject.step(ev.StepDone(action.token), facts, 0)
+    assert not out.actions
+    assert subject.trouble == "BumpEpoch changes nothing" and subject.wake_at_ms == 5_000
+
+
+def test_the_highest_source_epoch_and_the_old_leader_are_kept() -> None:
+    subject, facts = machine(), Numbers()
+    subject.step(ev.SourceSeen(leader=1, leader_epoch=5), facts, 0)
+    subject.step(ev.SourceSeen(leader=2, leader_epoch=4), facts, 0)
+    assert (subject.source_leader, subject.source_epoch) == (1, 5)
+    subject.step(ev.SourceSeen(leader=-1, leader_epoch=6), facts, 0)
+    assert (subject.source_leader, subject.source_epoch) == (1, 5)
+
+
+# -- steps of a stop --------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_of_a_stop_are_read_off_the_facts() -> None:
+    recorded = Recorded(state=State.STOPPING, leader_epoch=4, mirrored=True)
+    open_ = [OpenTransactionNumbers(producer_id=1, first_offset=3)]
+    facts = Numbers(
+        log_end_offset=9, epoch_entries=[(2, 0)], open_transactions=open_, leader_epoch=4, max_producer_id=1
+    )
+
+    def step(facts: Numbers, lineage: Lineage | None, **more: Any) -> Step:
+        return next_step(
+            facts, more.get("recorded", recorded), lineage, source_epoch=2, truncate=more.get("cut", False)
+        )
+
+    lineage = Lineage(2, 9)
+    assert step(facts, None, recorded=replace(recorded, cut_to=3)) is Step.FINISH_CUT
+    assert step(facts, None, cut=True) is Step.TRUNCATE
+    assert step(facts, None) is Step.RECORD_LME
+    assert step(facts, lineage, cut=True) is Step.BUMP_EPOCH
+    facts.leader_epoch = 5
+    assert step(facts, lineage) is Step.ABORT_OPEN
+    facts.open_transactions = []
+    assert step(facts, lineage) is Step.RESET_PIDS
+    facts.last_pid_reset_offset = 8  # an older one, of a source that was a mirror itself
+    assert step(facts, lineage) is Step.RESET_PIDS
+    facts.last_pid_reset_offset = 9
+    assert step(facts, lineage) is Step.RESET_PIDS  # the allocator is still below
+    facts.next_producer_id = 2
+    assert step(facts, lineage) is Step.SEAL
+
+
+def test_a_stop_of_an_untouched_log_appends_nothing() -> None:
+    recorded = Recorded(state=State.STOPPING, leader_epoch=4, mirrored=False)
+    facts = Numbers(
+        log_end_offset=9,
+        open_transactions=[OpenTransactionNumbers(producer_id=1)],
+        leader_epoch=4,
+        last_pid_reset_offset=5,
+    )
+    assert next_step(facts, recorded, Lineage(2, 5), source_epoch=-1, truncate=True) is Step.BUMP_EPOCH
+    facts.leader_epoch = 5
+    assert next_step(facts, recorded, Lineage(2, 5), source_epoch=-1, truncate=True) is Step.SEAL
+
+
+# -- alignment --------------------------------------------------------------------------------------------------------
+
+LOG = Numbers(
+    log_end_offset=20,
+    epoch_entries=[(1, 0), (3, 8), (7, 12)],
+    batches=[LocalBatch(0, 8, 1), LocalBatch(8, 12, 1), LocalBatch(12, 20, 1)],
+    foreign_from=[15],
+)
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "own", "reported", "force", "expected"),
+    [
+        (True, None, None, False, Plan(Case.CONTINUE)),
+        (False, None, None, True, Plan(Case.REPLACE, restart_at=0, force=True)),
+        (False, Lineage(3, 16), None, True, Intended(Case.RESTART, 12)),
+        (False, Lineage(3, 10), None, True, Intended(Case.RESTART, 10)),
+        (False, Lineage(7, 16), None, False, Intended(Case.RESTART, 16, own_only=True)),
+        (False, Lineage(-1, 0), None, True, Intended(Case.RESTART, 0)),
+        (False, None, Lineage(3, 30), False, Intended(Case.FAILBACK, 12)),
+        (False, None, Lineage(3, -1), False, Intended(Case.FAILBACK, 12)),
+        (False, None, Lineage(9, 6), False, Intended(Case.FAILBACK, 6)),
+        (False, Lineage(7, 16), Lineage(7, 18), False, Intended(Case.FAILBACK, 18, own_only=True)),
+        (False, Lineage(7, 16), Lineage(7, 14), False, Intended(Case.RESTART, 16, own_only=True)),
+    ],
+)
+def test_cases(mirrored: bool, own: Lineage | None, reported: Lineage | None, force: bool, expected: object) -> None:
+    assert classify(LOG, mirrored=mirrored, own=own, reported=reported, force=force) == expected
+
+
+@pytest.mark.parametrize(("own", "reported", "gone"), [(None, None, 20), (Lineage(7, 13), None, 7)])
+def test_refusals_count_what_would_go(own: Lineage | None, reported: Lineage | None, gone: int) -> None:
+    refused = classify(LOG, mirrored=False, own=own, reported=reported, force=False)
+    assert isinstance(refused, Refused) and refused.offsets == gone
+    assert refused.message.startswith(f"{gone} offsets") and "--replace" in refused.message
+
+
+def test_a_cut_inside_a_batch_cuts_before_it() -> None:
+    assert cut_point(LOG, 12) == (12, -1)
+    assert cut_point(LOG, 13) == (12, -1)
+    assert cut_point(LOG, 0) == (0, -1)
+    trimmed = replace(LOG, log_start_offset=9)
+    assert cut_point(trimmed, 10) == (-1, 8)
+    assert cut_point(trimmed, 5) == (-1, 5)
