@@ -100,6 +100,7 @@ class Link:
         self._rng = rng
         self._asked: set[int] = set()
         self._fetching: set[int] = set()
+        self._down: set[int | None] = set()
         self._refresh_at_s = 0.0
         self._early_at_s = 0.0
         self._early = Backoff(initial_ms=_EARLY_REFRESH_INITIAL_MS, max_ms=_EARLY_REFRESH_MAX_MS, rng=rng)
@@ -147,14 +148,29 @@ class Link:
             response = await self.cluster.metadata(topics, purpose=CONTROL)
             connection = await self.cluster.connection(purpose=CONTROL)
         except (PeerError, DecodeError) as error:
-            self._mirrors.source_unreachable(self._name, None, str(error))
+            self._unreachable(None, str(error))
             self._refresh_at_s = trio.current_time()  # again at once: the addresses have their own back-off
             return False
+        self._reached(None)
         capable = calls.speaks_mirror_apis(connection)
         metadata = _source_metadata(response, topics, cluster_id=response.cluster_id, capable=capable)
         self._mirrors.source_metadata(self._name, metadata)
         self.wakeup.wake()
         return True
+
+    def _unreachable(self, broker_id: int | None, reason: str) -> None:
+        """Told to `Mirrors` every time, and to the log once until it is reached again."""
+        if broker_id not in self._down:
+            self._down.add(broker_id)
+            whom = "the source" if broker_id is None else f"source broker {broker_id}"
+            log.warning("mirror %s: %s cannot be reached: %s", self._name, whom, reason)
+        self._mirrors.source_unreachable(self._name, broker_id, reason)
+
+    def _reached(self, broker_id: int | None) -> None:
+        if broker_id in self._down:
+            self._down.discard(broker_id)
+            whom = "the source" if broker_id is None else f"source broker {broker_id}"
+            log.info("mirror %s: %s is reached again", self._name, whom)
 
     async def _sync_configs(self) -> None:
         topics = self._mirrors.config_topics(self._name)
@@ -227,7 +243,7 @@ class Link:
                 except (PeerError, DecodeError) as error:
                     if connection is not None:
                         connection.close()
-                    self._mirrors.source_unreachable(self._name, broker_id, str(error))
+                    self._unreachable(broker_id, str(error))
                     await trio.sleep(backoff.failed() / 1000)
         finally:
             self._fetching.discard(broker_id)
@@ -246,6 +262,7 @@ class Link:
                 if response.error_code and (refusals > _MAX_SESSIONS or not session.renewable(response.error_code)):
                     raise PeerError(f"broker {broker_id} refused the whole Fetch with error {response.error_code}")
                 backoff.succeeded()
+                self._reached(broker_id)
                 self.cluster.learn_nodes(response.node_endpoints)
                 examined = [
                     self._mirrors.examine(self._name, item, _fetch_answer(data))
