@@ -71,8 +71,8 @@ class Source:
         return broker.latest(topic_of(broker, topic), partition)
 
 
-def fill(kafka: KafkaBroker) -> Source:
-    """Everything of issue-sized variety, within a few seconds."""
+def fill_quickly(kafka: KafkaBroker) -> Source:
+    """All that needs neither a cleaner nor a restart."""
     source = Source(kafka)
     for codec in CODECS:
         topic = source.create(f"codec-{codec}", partition_count=2)
@@ -85,8 +85,14 @@ def fill(kafka: KafkaBroker) -> Source:
     appended = source.create("log-append-time", configs={"message.timestamp.type": "LogAppendTime"})
     for codec in ("none", "gzip"):
         source.write(appended, 20, compression_type=codec)
-    _fill_compacted(source)
     _fill_trimmed(source)
+    return source
+
+
+def fill(kafka: KafkaBroker) -> Source:
+    """The same, and a compacted topic with gaps and a topic with several leader epochs."""
+    source = fill_quickly(kafka)
+    _fill_compacted(source)
     _fill_epochs(source)
     return source
 
