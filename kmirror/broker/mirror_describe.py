@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from kmirror.broker import config_table as kinds
 from kmirror.broker import mirror_seam as seam
-from kmirror.broker.mirror_operator import gather, need
+from kmirror.broker.mirror_operator import need
 from kmirror.broker.mirror_partition import MirroredPartition
+from kmirror.broker.mirror_waiting import gather
 from kmirror.broker.topic_config import ConfigEntry
 from kmirror.effects import Effects, Promise
 from kmirror.errors import ApiError

@@ -15,6 +15,7 @@ from kmirror.broker import mirror_operator, topic_config
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.metadata import TOPIC_RESOURCE
 from kmirror.broker.mirror_partition import MirroredPartition
+from kmirror.broker.mirror_waiting import write_configs
 from kmirror.effects import Promise
 from kmirror.errors import ApiError, ConfigError, CorruptData, StorageError
 from kmirror.limits import MIRROR_TAIL_BATCH_MAX_BYTES
@@ -209,6 +210,7 @@ def adopt_partitions(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic) -> 
         partition = mirrors.make_partition(mirror, local, index, attached=True)
         partition.machine.desired = topic.association.desired
         topic.partitions.append(partition)
+        mirrors.adopt(partition)
         partition.sync_mode()
     mirror_operator.self_start(mirrors, mirror, topic.association.topic)
     mirror.metadata_wanted = True
@@ -266,11 +268,11 @@ def configs_arrived(mirrors: Mirrors, name: str, configs: Mapping[str, Mapping[s
         # first what the mirror set, then the setting itself: an override is never taken for one that people made
         after = (synced | {n for n, v in usable.items() if v is not None}) - {n for n, v in usable.items() if v is None}
         value = ",".join(sorted(synced | after))
-        mirror_operator.write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), value)])
+        write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), value)])
         mirrors.world.configs.write(TOPIC_RESOURCE, topic_name, usable)
         if after != synced | after:
             rest = ",".join(sorted(after)) or None
-            mirror_operator.write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), rest)])
+            write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), rest)])
 
 
 def _usable(mirror: str, topic: str, name: str, value: str | None, local: Mapping[str, str]) -> bool:

@@ -21,7 +21,8 @@ from kmirror.broker import mirror_describe, mirror_fetch, mirror_operator, mirro
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.metadata import MIRROR_STATE_TOPIC, TopicState
 from kmirror.broker.mirror_partition import Continue, MirroredPartition
-from kmirror.broker.mirror_records import CODEC, RecordMaker, StateImage
+from kmirror.broker.mirror_records import CODEC, PartitionKey, RecordMaker, StateImage
+from kmirror.broker.mirror_waiting import Pending
 from kmirror.broker.topic_config import ConfigEntry
 from kmirror.effects import Effects, LogId, Promise, StateRecord
 from kmirror.errors import ApiError
@@ -113,11 +114,13 @@ class Mirrors:
         self.fetch_serial = 0
         self.growing: str | None = None
         """Topic that the mirror itself is growing at this moment."""
-        self.operations: list[mirror_operator.Pending] = []
+        self.operations: list[Pending] = []
         self.end_transactions: Callable[[str], Promise[None]] | None = None
         """Set by the transaction coordinator: end the local transactions that touch a topic."""
         self._chance = chance or Random().random
         self._waker: Callable[[str], None] = _nobody
+        self._by_key: dict[PartitionKey, MirroredPartition] = {}
+        """Attached partitions by the key of their records."""
         self._queries: dict[int, MirroredPartition] = {}
         self._query_ids = 0
         world.runtime.register(MIRROR_STATE_TOPIC, CODEC, self._replay)
@@ -196,21 +199,12 @@ class Mirrors:
     def _replay(self, record: StateRecord) -> None:
         key: Any = record.key
         value: Any = record.value
-        (mirror, topic_id, index), entry = self.image.replay(key, value)
-        partition = self._machine_of(mirror, topic_id, index)
+        at, entry = self.image.replay(key, value)
+        partition = self._by_key.get(at)
         if partition is not None:
             partition.machine.replay(entry.recorded)
             partition.machine.replay_lineage(entry.lineage)
             partition.machine.gaps = dict(entry.gaps)
-
-    def _machine_of(self, mirror: str, topic_id: bytes, index: int) -> MirroredPartition | None:
-        known = self.mirrors.get(mirror)
-        if known is None:
-            return None
-        for partition in known.partitions():
-            if partition.machine.topic_id == topic_id and partition.index == index:
-                return partition
-        return None
 
     def make_partition(self, mirror: Mirror, topic: TopicState, index: int, *, attached: bool) -> MirroredPartition:
         """A machine for one partition, with everything that is recorded for it under this mirror's name."""
@@ -248,10 +242,16 @@ class Mirrors:
             del before[0].topics[name]
             for partition in before[1].partitions:
                 partition.attached = False
+                self._by_key.pop(partition.key, None)
         mirror.topics[name] = topic
         self.topics[name] = (mirror, topic)
         for partition in topic.partitions:
-            partition.attached = True
+            self.adopt(partition)
+
+    def adopt(self, partition: MirroredPartition) -> None:
+        """The machine rules this partition's mode, and is told of its records, from now on."""
+        partition.attached = True
+        self._by_key[partition.key] = partition
 
     def detach(self, topic_name: str) -> None:
         """The association is gone; the topic is an ordinary one."""
@@ -259,6 +259,7 @@ class Mirrors:
         del mirror.topics[topic_name]
         for partition in topic.partitions:
             partition.attached = False
+            self._by_key.pop(partition.key, None)
             if not partition.partition.deleted:
                 partition.partition.set_mode(mirror_operator.ORDINARY, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 
 from kmirror.mirror.states import State
@@ -14,15 +13,13 @@ STEPS_PER_WALK = 250
 
 
 def test_random_walks(seed: int) -> None:
-    begun = time.monotonic()
     first = int(os.environ.get("KMIRROR_SIM_SEED", str(seed)))
     walks = max(1, STEPS // STEPS_PER_WALK)
     visited: Counter[str] = Counter()
     for number in range(walks):
         visited += run(first + number, STEPS_PER_WALK).visited
-    took = time.monotonic() - begun
     print(dict(visited))
     missing = {state.name for state in State} - {"UNKNOWN"} - set(visited)
     assert not missing, f"the walks never came to {missing}"
     assert {"cut", "restart", "gap", "divergence", "cut saved"} <= set(visited)
-    print(f"{walks} walks of {STEPS_PER_WALK} steps from seed {first} in {took:.1f} s (KMIRROR_SIM_SEED={first})")
+    print(f"{walks} walks of {STEPS_PER_WALK} steps from seed {first} (KMIRROR_SIM_SEED={first})")

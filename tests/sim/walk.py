@@ -23,7 +23,7 @@ from typing import Any
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.errors import ApiError
 from kmirror.mirror import events as ev
-from kmirror.mirror.states import State
+from kmirror.mirror.states import PHASES, State
 from kmirror.protocol.records import Record, build_batch, control_type, header_with_offset_and_epoch, parse_header
 from kmirror.storage.log import LogMode
 from tests.sim.clusters import TOPIC, Cluster, Pump
@@ -430,6 +430,16 @@ class Walk:
                 and (not hole or header.last_offset >= theirs.log_end_offset)
             ):
                 self.fail(f"{cluster.name}: offset {offset} differs from {source.name}, and it believes it agrees")
+
+    def _between_cut_and_bump(self, cluster: Cluster) -> bool:
+        """A mirror that has cut its log and not raised its epoch yet. It appends nothing in between, so a reader that
+        is ahead of it has not been told anything wrong; it learns of the cut with the new epoch."""
+        found = cluster.mirrors.topics.get(TOPIC)
+        if found is None:
+            return False
+        recorded = found[1].partitions[0].machine.recorded
+        cutting = recorded.state in (State.STOPPING, *PHASES)
+        return cutting and cluster.partition().leader_epoch == recorded.leader_epoch
 
     def _batches(self, cluster: Cluster) -> dict[int, bytes]:
         log = cluster.partition().log
