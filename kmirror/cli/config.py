@@ -21,11 +21,12 @@ SOURCES = {
     4: "broker (file)",
     5: "default",
     6: "logger",
-    7: "group",
-    8: "mirror",
+    7: "client metrics",
+    8: "group",
+    9: "mirror",
 }
 """DescribeConfigsResponse.ConfigSource; a number that is not here is shown as it is."""
-OWN_SOURCES = {1, 2, 3, 7, 8}
+OWN_SOURCES = {1, 2, 3, 7, 8, 9}
 """Set for this very resource, as opposed to inherited."""
 SET, DELETE = 0, 1
 """IncrementalAlterConfigs operations."""
