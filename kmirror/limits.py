@@ -74,7 +74,7 @@ FETCH_SESSION_EVICTION_MS = 120_000
 
 # --- storage ----------------------------------------------------------------------------------------------------
 PRODUCER_BATCHES_RETAINED = 5
-"""Batches per producer kept for duplicate detection: what a client may have in flight (Kafka: NUM_BATCHES_TO_RETAIN)."""
+"""Batches per producer kept for duplicate detection: what a client may have in flight (NUM_BATCHES_TO_RETAIN)."""
 RECENT_BATCHES_REMEMBERED = 4096
 """Batch positions that the active segment keeps in memory, so that readers near the end need no index and no read."""
 HEADER_WINDOW_BYTES = 64 * 1024
