@@ -71,13 +71,17 @@ def classify(
     facts: Facts, *, mirrored: bool, own: Lineage | None, reported: Lineage | None, force: bool
 ) -> Plan | Refused | Intended:
     """`mirrored`: the log holds bytes of this source and topic id, and no LME stands for them. `own`: our lineage for
-    the same source cluster and topic id. `reported`: what the source answered for our cluster id (case 3)."""
+    the same source cluster and topic id. `reported`: what the source answered for our cluster id (case 3).
+
+    A log with lineage that retention has emptied goes on at the LMO, not at its end: between the two lay our own
+    markers (and perhaps records), and the source has others there.
+    """
     start, end = facts.log_start_offset, facts.log_end_offset
     if mirrored:
         return Plan(Case.CONTINUE, force=force)
-    if start == end:
-        return Plan(Case.FRESH, force=force)
     if own is None and reported is None:
+        if start == end:
+            return Plan(Case.FRESH, force=force)
         if not force:
             return Refused(end - start, _would_go(end - start, "they have no lineage with this source"))
         return Plan(Case.REPLACE, restart_at=0, force=True)

@@ -217,6 +217,14 @@ def test_refusals_count_what_would_go(own: Lineage | None, reported: Lineage | N
     assert refused.message.startswith(f"{gone} offsets") and "--replace" in refused.message
 
 
+def test_an_emptied_log_with_lineage_goes_on_at_the_lmo() -> None:
+    empty = Numbers(log_start_offset=20, log_end_offset=20, epoch_entries=[(7, 20)])
+    intended = classify(empty, mirrored=False, own=Lineage(3, 16), reported=None, force=False)
+    assert intended == Intended(Case.RESTART, 16, own_only=True)
+    assert cut_point(empty, 16) == (-1, 16)
+    assert classify(empty, mirrored=False, own=None, reported=None, force=False) == Plan(Case.FRESH)
+
+
 def test_a_cut_inside_a_batch_cuts_before_it() -> None:
     assert cut_point(LOG, 12) == (12, -1)
     assert cut_point(LOG, 13) == (12, -1)
