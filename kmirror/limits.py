@@ -26,8 +26,12 @@ MAX_READS_BEFORE_YIELD = 16
 MAX_RESPONSE_FRAME_BYTES = 128 * 1024 * 1024
 """A broker accepts requests of at most 100 MiB by default (socket.request.max.bytes), so one batch, which a Fetch
 returns whole, is smaller than that; a larger announced size is rubbish or an attack."""
+MAX_REUSED_BUFFER_BYTES = 16 * 1024 * 1024
+"""What a fetch connection keeps for its next answer; a frame with one giant batch gets a buffer of its own."""
 CLIENT_READ_AHEAD_BYTES = 64 * 1024
 """Headers and small answers arrive through this buffer; larger frames are read straight into their own."""
+WAKE_AFTER_BYTES = 256 * 1024
+"""In the middle of a large frame the kernel wakes us only when so much (or the rest) has arrived."""
 MAX_CONFIG_TOPICS_PER_REQUEST = 500
 """Topics in one DescribeConfigs: an answer of about 10 kB per topic stays a few MB."""
 MAX_TICKETS_IN_FLIGHT = 64

@@ -25,7 +25,12 @@ import trio
 
 from kmirror import __version__
 from kmirror.errors import DecodeError
-from kmirror.limits import CLIENT_READ_AHEAD_BYTES, MAX_RESPONSE_FRAME_BYTES, MAX_TICKETS_IN_FLIGHT
+from kmirror.limits import (
+    CLIENT_READ_AHEAD_BYTES,
+    MAX_RESPONSE_FRAME_BYTES,
+    MAX_REUSED_BUFFER_BYTES,
+    MAX_TICKETS_IN_FLIGHT,
+)
 from kmirror.protocol import frames, registry
 from kmirror.protocol.errors import ErrorCode, name_of
 from kmirror.source.errors import PeerClosed, PeerError, PeerTimeout, PeerUnreachable, UnsupportedByPeer
@@ -121,7 +126,7 @@ class FrameReader:
         self._body = body
 
     def _buffer_of(self, size_bytes: int) -> memoryview:
-        if not self._reuse:
+        if not self._reuse or size_bytes > MAX_REUSED_BUFFER_BYTES:
             return memoryview(bytearray(size_bytes))
         if size_bytes > len(self._large):
             self._large = bytearray(size_bytes)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from kmirror.limits import MAX_READS_BEFORE_YIELD
+from kmirror.limits import CLIENT_READ_AHEAD_BYTES, MAX_READS_BEFORE_YIELD, WAKE_AFTER_BYTES
 from kmirror.source.errors import PeerClosed, PeerUnreachable
 
 
@@ -45,6 +45,7 @@ class SocketTransport:
         self._socket = raw
         self._closed = False
         self._reads = 0
+        self._wake_bytes = 1
 
     async def receive_into(self, view: memoryview) -> int:
         self._reads += 1
@@ -56,10 +57,19 @@ class SocketTransport:
                 return self._socket.recv_into(view)
             except BlockingIOError:
                 self._reads = 0
+                self._wake_at(min(len(view), WAKE_AFTER_BYTES) if len(view) > CLIENT_READ_AHEAD_BYTES else 1)
                 await self._wait(trio.lowlevel.wait_readable)
             except OSError as error:
                 raise PeerClosed(f"connection lost: {error}") from error
         raise PeerClosed("connection closed")
+
+    def _wake_at(self, size_bytes: int) -> None:
+        """Be woken only when so much has arrived. A view beyond the read-ahead is the rest of one frame, all of which
+        is on its way; waking for every segment of it costs more than reading it."""
+        if size_bytes != self._wake_bytes:
+            self._wake_bytes = size_bytes
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
     async def send_all(self, data: bytes) -> None:
         view = memoryview(data)
