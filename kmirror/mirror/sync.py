@@ -69,13 +69,14 @@ class Lists:
 
 def lists_after_start(lists: Lists, *, names: Iterable[str], include: Iterable[str], exclude: Iterable[str]) -> Lists:
     """StartMirrorTopics: names and include patterns go to include (and out of exclude), exclude patterns the other
-    way. Raises ApiError 128 for a bad pattern."""
+    way; exclude wins. Raises ApiError 128 for a bad pattern."""
     added = list(dict.fromkeys([*names, *include]))
     dropped = list(dict.fromkeys(exclude))
     for pattern in [*added, *dropped]:
         compile_pattern(pattern)
-    new_include = [p for p in lists.include if p not in dropped] + [p for p in added if p not in lists.include]
-    new_exclude = [p for p in lists.exclude if p not in added] + [p for p in dropped if p not in lists.exclude]
+    new_include = [p for p in dict.fromkeys([*lists.include, *added]) if p not in dropped]
+    new_exclude = [p for p in lists.exclude if p not in added or p in dropped]
+    new_exclude += [p for p in dropped if p not in new_exclude]
     return Lists(tuple(new_include), tuple(new_exclude))
 
 
