@@ -73,6 +73,8 @@ class MetadataImage:
         self.creating: dict[str, TopicState] = {}
         self.removed_ids: set[bytes] = set()
         """Topics this log has seen removed: their directories may go."""
+        self.removed_epochs: dict[bytes, int] = {}
+        """Their highest leader epoch: a mirror makes a topic anew under the same id, and epochs never go back."""
         self.features: dict[str, int] = {}
         self.default_broker_configs: dict[str, str] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
@@ -140,6 +142,7 @@ class MetadataImage:
         topic = self._topic(record.topic_id)
         del self._all_by_id[topic.topic_id]
         self.removed_ids.add(topic.topic_id)
+        self.removed_epochs[topic.topic_id] = max((r.leader_epoch for r in topic.registrations), default=-1)
         self.topics_by_id.pop(topic.topic_id, None)
         for names in (self.topics_by_name, self.creating):
             if names.get(topic.name) is topic:

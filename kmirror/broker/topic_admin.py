@@ -107,7 +107,8 @@ class TopicAdmin:
                 ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic id {uuids.to_text(spec.topic_id)} belongs to another topic"
             )
         planned = TopicState(spec.name, spec.topic_id or uuids.random_id(), configs=configs)
-        planned.registrations = [Registration(0, 0) for _ in range(count)]
+        first_epoch = self._world.image.removed_epochs.get(planned.topic_id, -1) + 1
+        planned.registrations = [Registration(first_epoch, 0) for _ in range(count)]
         return planned
 
     def _check_name(self, name: str) -> None:
@@ -207,7 +208,10 @@ class TopicAdmin:
             records.ConfigRecord(resource_type=2, resource_name=planned.name, name=name, value=value)
             for name, value in planned.configs.items()
         ]
-        made += [self._partition_record(planned.topic_id, index) for index in range(len(planned.registrations))]
+        made += [
+            self._partition_record(planned.topic_id, index, leader_epoch=registration.leader_epoch)
+            for index, registration in enumerate(planned.registrations)
+        ]
         return made
 
     def _partition_record(

@@ -45,7 +45,8 @@ class Seen:
 
     topic_id: bytes = b""
     batches: dict[int, bytes] = field(default_factory=dict)
-    leader_epoch: int = -1
+    epochs: dict[bytes, int] = field(default_factory=dict)
+    """The highest leader epoch told, by topic id."""
     lineage: tuple[int, int] | None = None
     stop_checked: tuple[int, int] | None = None
 
@@ -117,7 +118,7 @@ class Walk:
             (2, self._reachable),
             (6, lambda: self._operate(self.b, self.a)),
             (5, lambda: self._operate(self.c, self.b)),
-            (2, self._opt_in),
+            (4, self._opt_in),
             (6, self._tick),
             (3, self._restart),
             (5, self._crash),
@@ -304,7 +305,7 @@ class Walk:
     def _opt_in(self) -> None:
         cluster = self.random.choice([self.b, self.c])
         if self._exists(cluster):
-            value = self.random.choice(["true", "false"])
+            value = self.random.choice(["true", "true", "false"])
             name = "mirror.unclean.leader.election.enable"
             cluster.settle(cluster.world.configs.write(2, TOPIC, {name: value}))
             self._note(f"{cluster.name} unclean {value}")
@@ -367,7 +368,8 @@ class Walk:
             if self._exists(cluster):
                 self._check_bytes(cluster)
             else:
-                self.seen[cluster.name] = Seen()  # a new topic later, although a mirror gives it the same id
+                # a mirror makes the topic anew under the same id: new bytes, but its epochs never go back
+                self.seen[cluster.name] = Seen(epochs=self.seen[cluster.name].epochs)
         for cluster, source in ((self.b, self.a), (self.c, self.b)):
             if self._exists(cluster):
                 self._check_mirror(cluster, source)
@@ -378,10 +380,10 @@ class Walk:
         partition = cluster.partition()
         log = partition.log
         if topic.topic_id != seen.topic_id:
-            seen.topic_id, seen.batches, seen.leader_epoch = topic.topic_id, {}, -1
-        if partition.leader_epoch < seen.leader_epoch:
-            self.fail(f"{cluster.name}: leader epoch {partition.leader_epoch} after {seen.leader_epoch}")
-        seen.leader_epoch = partition.leader_epoch
+            seen.topic_id, seen.batches = topic.topic_id, {}
+        if partition.leader_epoch < seen.epochs.get(topic.topic_id, -1):
+            self.fail(f"{cluster.name}: leader epoch {partition.leader_epoch} after {seen.epochs[topic.topic_id]}")
+        seen.epochs[topic.topic_id] = partition.leader_epoch
         if partition.high_watermark > log.flushed_offset:
             self.fail(f"{cluster.name}: high watermark {partition.high_watermark} above {log.flushed_offset}")
         now: dict[int, bytes] = {}
