@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup setup-peers demo test test-peers lint format bench clean
+.PHONY: help setup setup-peers demo test test-peers wire lint format bench clean
 
 help:
 	@echo 'make demo        mirror, verify and fail over between two brokers on this machine (under a minute)'
 	@echo 'make test        the hermetic tests: no JVM, no network beyond loopback'
 	@echo 'make test-peers  the tests against Apache Kafka and independent clients (needs Java and Maven)'
+	@echo 'make wire        the black-box suite for any broker, against kmirror'
 	@echo 'make lint        ruff and mypy --strict'
 	@echo 'make bench       kmirror and its peers side by side'
 	@echo '.ci/run          all of it, as the build machine does'
@@ -34,7 +35,11 @@ test: setup
 	$(BIN)/python -m pytest -m "not kafka and not peers"
 
 test-peers: setup-peers
+	$(BIN)/python -m conformance.peers install kafka
 	$(BIN)/python -m pytest -m "kafka or peers"
+
+wire: setup
+	$(BIN)/python -m conformance.wire --start kmirror
 
 lint: setup
 	$(BIN)/ruff check .
