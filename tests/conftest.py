@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import re
+from pathlib import Path
 
 import pytest
 
 SEED_VARIABLE = "KMIRROR_TEST_SEED"
+REQUIRED_VARIABLE = "KMIRROR_PEERS_REQUIRED"
 
 
 def pytest_report_header() -> str:
-    return f"seed: {SEED_VARIABLE}={_seed()} (set it to repeat a run)"
+    header = f"seed: {SEED_VARIABLE}={_seed()} (set it to repeat a run)"
+    if _peers_are_missing():
+        header += "\npeers: not installed (make setup-peers); modules that need them are passed over"
+    return header
 
 
 def _seed() -> int:
@@ -30,3 +37,21 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def rng(seed: int) -> random.Random:
     return random.Random(seed)
+
+
+PEER_PACKAGES = ("confluent_kafka", "aiokafka", "kafka", "kio")
+_WHOLLY_MARKED = re.compile(r"^pytestmark = pytest\.mark\.(kafka|peers)\b", re.MULTILINE)
+
+
+def _peers_are_missing() -> bool:
+    return any(importlib.util.find_spec(name) is None for name in PEER_PACKAGES)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Modules that are all `kafka` or `peers` import the peers; without those they are not even looked at.
+
+    The report's header says so. With KMIRROR_PEERS_REQUIRED=1 they are collected, and fail.
+    """
+    if collection_path.suffix != ".py" or os.environ.get(REQUIRED_VARIABLE) == "1" or not _peers_are_missing():
+        return None
+    return True if _WHOLLY_MARKED.search(collection_path.read_text(encoding="utf-8")) else None
