@@ -34,7 +34,7 @@ from kmirror.broker.mirror_seam import (
     SourcePartition,
     SourceTopic,
 )
-from kmirror.errors import DecodeError
+from kmirror.errors import ConfigError, DecodeError
 from kmirror.limits import MAX_CONFIG_TOPICS_PER_REQUEST
 from kmirror.source import calls
 from kmirror.source.backoff import Backoff
@@ -47,6 +47,7 @@ from kmirror.source.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
+PLAINTEXT = "PLAINTEXT"
 CONTROL = "control"
 FETCH = "fetch"
 _EARLY_REFRESH_INITIAL_MS = 100
@@ -82,6 +83,13 @@ class Link:
     """Made for one `LinkConfig`; a changed configuration gets a new link."""
 
     def __init__(self, mirrors: MirrorPort, config: LinkConfig, settings: ClientSettings, *, rng: Random) -> None:
+        """Raises ConfigError: a bad address, or a security protocol that the client side does not speak."""
+        protocol = config.client_properties.get("security.protocol", PLAINTEXT)
+        if protocol.upper() != PLAINTEXT and settings.security is None:
+            raise ConfigError(
+                f"security.protocol={protocol} of mirror {config.mirror} is not supported for sources yet: "
+                f"name a {PLAINTEXT} listener of the source in bootstrap.servers"
+            )
         self.config = config
         self.wakeup = Wakeup()
         self.cluster = Cluster(

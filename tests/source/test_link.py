@@ -449,6 +449,16 @@ async def test_a_bad_address_is_reported(autojump_clock: object, nursery: trio.N
     assert mirrors.unreachable[0] == (None, "'nonsense' is not host:port")
 
 
+async def test_a_secured_source_is_not_asked_in_plain_text(autojump_clock: object, nursery: trio.Nursery) -> None:
+    source = FakeCluster(nursery)
+    config = link_config(source.bootstrap, client_properties={"security.protocol": "SASL_SSL"})
+    mirrors = CopyingMirrors(("t", 0), configs={"m": config})
+    async with supervised(source, mirrors):
+        await trio.sleep(10)
+    assert "security.protocol=SASL_SSL" in mirrors.unreachable[0][1]
+    assert source.brokers[1].dialed_at_s == []
+
+
 async def test_timers_are_turned(autojump_clock: object, nursery: trio.Nursery) -> None:
     source = FakeCluster(nursery)
     mirrors = CopyingMirrors()
