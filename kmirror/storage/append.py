@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kmirror.errors import CorruptData, DiskFailure, ReadOnlyLog
+from kmirror.errors import CorruptData, DiskFailure, DiskFull, ReadOnlyLog
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.records import (
     CONTROL_ABORT,
@@ -87,6 +87,9 @@ def append(
         if origin is AppendOrigin.REPLICATION:
             return _append_replicated(log, data, now_ms)
         return _append_coordinator(log, data, leader_epoch, now_ms, transaction_version)
+    except DiskFull:
+        _undo_gap(log)
+        raise
     except DiskFailure as error:
         flush.mark_failed(log, error)
         raise
@@ -439,6 +442,17 @@ def roll(log: Log, base_offset: int) -> Segment:
     log.unsynced.directory = True
     log.unsynced.facts = True
     return segment
+
+
+def _undo_gap(log: Log) -> None:
+    """The disk was full when a log had rolled over a gap too wide to bridge: without a batch behind it the gap is not
+    part of the log, and a segment beyond the log's end must not stay."""
+    segment = log.active
+    if segment.base_offset > log.log_end_offset and len(log.segments) > 1:
+        log.segments.pop()
+        segment.close()
+        log.fs.remove(segment.path())
+        log.fs.remove(log.snapshot_path(segment.base_offset))
 
 
 def _replace_empty(log: Log, base_offset: int) -> None:

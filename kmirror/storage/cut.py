@@ -53,6 +53,10 @@ def truncate_to(log: Log, offset: int) -> int:
     if keep == 0 and found is not None and found[0] == 0:
         truncate_fully_and_start_at(log, log.log_start_offset)
         return log.log_end_offset
+    if found is not None and found[0] == 0:
+        # Nothing of it stays: an empty segment behind a gap would say that the log goes up to it.
+        keep -= 1
+        segment, found = log.segments[keep], None
     log.generation += 1
     # The new end may be anywhere in this segment: a recovery point must not claim more than what is before it.
     log.cut_offset = segment.base_offset if log.cut_offset < 0 else min(log.cut_offset, segment.base_offset)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kmirror.errors import CorruptData, DiskFailure
+from kmirror.errors import CorruptData, DiskFailure, DiskFull
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, format_epochs, format_lines, parse_lines
 from kmirror.storage.filesystem import File, FileSystem
 from kmirror.storage.segment import SNAPSHOT_SUFFIX
@@ -178,7 +178,11 @@ def write_snapshot(log: Log, offset: int) -> str:
     file = log.fs.open(path, create=True)
     if file.size_bytes:
         file.truncate(0)
-    file.append([log.producers.encode_snapshot()])
+    try:
+        file.append([log.producers.encode_snapshot()])
+    except DiskFull:
+        log.fs.remove(path)  # an empty one would be taken for a damaged one
+        raise
     return path
 
 
@@ -205,8 +209,7 @@ def close(log: Log) -> None:
     unsynced = log.unsynced
     unsynced.facts = True
     unsynced.directory = True
-    if log.active.size_bytes or len(log.segments) == 1:
-        unsynced.paths += log.active.seal()
+    unsynced.paths += log.active.seal()
     newest = max(snapshot_offsets(log), default=-1)
     if log.log_end_offset > max(newest, log.segments[0].base_offset if newest < 0 else newest):
         unsynced.paths.append(write_snapshot(log, log.log_end_offset))

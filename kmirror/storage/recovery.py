@@ -443,6 +443,8 @@ def _settle(log: Log, log_start_offset: int, *, rebuilt: bool) -> None:
                 log.unsynced.files.append(segment.file)
         for segment in log.segments[:-1]:
             log.unsynced.paths += segment.seal() if segment.indexes_loaded else []
-        log.unsynced.cut = True
+        # A process that was killed may have left these in the page cache only.
+        log.unsynced.paths += [log.snapshot_path(offset) for offset in flush.snapshot_offsets(log)]
+        log.unsynced.cut = log.unsynced.directory = True
         log.flush()
     log.flushed_offset = end

@@ -39,6 +39,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         return 0
     if count == len(log.segments):
         log.roll()
+    _keep_producers(log, log.segments[count])
     gone = log.segments[:count]
     start = max(log.log_start_offset, log.segments[count].base_offset)
     del log.segments[:count]
@@ -49,6 +50,13 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         _doom(log, segment, now_ms)
     log.unsynced.directory = True
     return count
+
+
+def _keep_producers(log: Log, first: Segment) -> None:
+    """What the deleted batches said of their producers is only in the snapshot of the segment that is first now."""
+    with suppress(FileNotFoundError):
+        log.fs.open(log.snapshot_path(first.base_offset)).sync()
+    log.fs.sync_dir(log.directory)
 
 
 def _deletable_count(log: Log, now_ms: int, high_watermark: int) -> int:

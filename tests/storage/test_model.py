@@ -217,13 +217,11 @@ class Run:
         generation = self.log.generation
         end = self.log.truncate_to(offset)
         assert end == self.log.log_end_offset <= offset and self.log.generation > generation
-        assert all(one.last < end for one in before) or end == self.model.start
-        self.model.kept = [one for one in before if one.last >= self.model.start] if end == self.model.start else before
-        self.after_cut(end)
-
-    def after_cut(self, end: int) -> None:
-        if not self.model.kept:
-            self.model.gone = []
+        # Batches that lie below the log start altogether go too when nothing is left above, unless they reach up to it.
+        begun_anew = self.log.size_bytes == 0 and len(self.log.segments) == 1
+        assert end == self.model.start if begun_anew else all(one.last < end for one in before)
+        self.model.kept = [] if begun_anew else before
+        self.model.gone = [] if begun_anew else self.model.gone
         self.model.end = self.model.durable = end
         self.recovery_point = min(self.recovery_point, end)
 
@@ -348,7 +346,6 @@ class Run:
         try:
             replicate(self.log, data)
         except DiskFull:
-            self.check()
             kept = self.log.log_end_offset
             if kept > before:  # whole runs before the one that failed
                 whole = [one for one in split(data) if one.last < kept]
