@@ -232,3 +232,17 @@ def test_a_cut_inside_a_batch_cuts_before_it() -> None:
     trimmed = replace(LOG, log_start_offset=9)
     assert cut_point(trimmed, 10) == (-1, 8)
     assert cut_point(trimmed, 5) == (-1, 5)
+
+
+def test_the_lme_stands_only_for_flushed_bytes() -> None:
+    subject = machine()
+    subject.replay(Recorded(state=State.STOPPING, leader_epoch=1, mirrored=True))
+    subject.desired = Desired.STOPPED
+    facts = Numbers(log_end_offset=9, flushed_offset=7, epoch_entries=[(3, 0)], leader_epoch=1)
+    out = subject.step(ev.Loaded(), facts, 0)
+    for _ in range(2):  # at boot nothing counts as flushed; then the log itself says that it is not
+        assert out.write is None and isinstance(out.actions[0], ev.FlushLog)
+        out = subject.step(ev.StepDone(out.actions[0].token), facts, 0)
+    facts.flushed_offset = 9
+    out = subject.step(ev.StepDone(out.actions[0].token), facts, 0)  # type: ignore[union-attr]
+    assert out.write is not None and out.write.lineage == Lineage(3, 9, "c")

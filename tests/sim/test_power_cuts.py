@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kmirror.protocol.records import control_type
+from kmirror.protocol.records import control_type, parse_header, walk
 from kmirror.storage.log import LogMode
 from tests.sim.clusters import Cluster, Pump
 
@@ -146,6 +146,40 @@ def test_power_cuts_in_every_step_of_a_stop() -> None:
     points = matrix(mirrored, stop, check_stop)
     print(f"{points} points")
     assert points > 30
+
+
+def test_power_cuts_in_a_stop_whose_data_was_not_on_disk_yet() -> None:
+    """The LME may stand only for bytes that are on disk, whatever survived of the rest."""
+
+    def make() -> Scene:
+        scene = mirrored()
+        scene.destination.lazy = True
+        scene.source.produce(b"late")
+        scene.pump.run(3)
+        assert scene.destination.partition().log.log_end_offset == 6
+        scene.destination.lazy = False
+        return scene
+
+    def check(scene: Scene, before: bytes, answered: bool) -> None:
+        destination = scene.destination
+        if answered:
+            assert destination.row().state == "STOPPED"
+        destination.tick(10_000)
+        assert destination.stop().result()[0].error_code == 0
+        lmo = destination.row().last_mirror_offset
+        assert lmo in ((6,) if answered else (5, 6))
+        kept = before if lmo == 6 else b"".join(batch for batch in whole_batches(before) if batch_offset(batch) < 5)
+        check_sealed(destination, kept, lmo=lmo, aborts=[4001, 4002])
+
+    assert matrix(make, stop, check) > 20
+
+
+def whole_batches(data: bytes) -> list[bytes]:
+    return [data[at : at + header.size_bytes] for at, header in walk(data)]
+
+
+def batch_offset(batch: bytes) -> int:
+    return parse_header(batch).base_offset
 
 
 @pytest.mark.parametrize("lying", ["t-0/00000000000000000000.log", "__mirror_state-0/00000000000000000000.log"])
