@@ -19,6 +19,7 @@ CODES: dict[type[StorageError], ErrorCode] = {
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.InvalidRecord: ErrorCode.INVALID_RECORD,
+    errors.NotOneBatch: ErrorCode.INVALID_RECORD,
     errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     errors.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     errors.RecordBatchTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -31,10 +32,22 @@ CODES: dict[type[StorageError], ErrorCode] = {
 }
 
 
+class RecordsRefused(ApiError):
+    """The log refused what is inside a batch; `record_indexes` names the records to blame, when it is single ones."""
+
+    def __init__(self, code: int, message: str, record_indexes: tuple[int, ...]) -> None:
+        super().__init__(code, message)
+        self.record_indexes = record_indexes
+
+
 def api_error(error: StorageError) -> ApiError:
     """The client's view of `error`. Raises `error` itself when no client may be answered with it."""
     for base in type(error).__mro__:
         code = CODES.get(base)
         if code is not None:
+            if isinstance(error, errors.InvalidRecord | errors.InvalidTimestamp) and not isinstance(
+                error, errors.NotOneBatch
+            ):
+                return RecordsRefused(code, str(error), error.record_indexes)
             return ApiError(code, str(error))
     raise error

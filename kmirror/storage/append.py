@@ -45,7 +45,7 @@ from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducers
 from kmirror.storage.segment import Segment
 from kmirror.storage.txn_index import AbortedTransaction
-from kmirror.storage.validation import check_client_header, check_timestamps, single_batch, summarize
+from kmirror.storage.validation import check_client_header, check_timestamps, indexes_where, single_batch, summarize
 from kmirror.storage.values import AppendResult, LogMode
 
 if TYPE_CHECKING:
@@ -149,12 +149,16 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
     config = log.config
     summary = summarize(data, header)
     if config.compact and summary.keyless_count:
-        raise InvalidRecord(f"{summary.keyless_count} records without a key; a compacted topic needs keys")
+        raise InvalidRecord(
+            f"{summary.keyless_count} records without a key; a compacted topic needs keys",
+            record_indexes=indexes_where(data, lambda record: record.key is None),
+        )
     if header.attributes & LOG_APPEND_TIME_BIT:
         raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
     create_time = config.message_timestamp_type != "LogAppendTime"
     if create_time:
         check_timestamps(
+            data,
             summary,
             now_ms=now_ms,
             before_max_ms=config.message_timestamp_before_max_ms,

@@ -17,9 +17,22 @@ class AppendRefused(StorageError):
 class InvalidRecord(AppendRefused):
     """The batch or a record inside it breaks a rule of the format (Kafka: InvalidRecordException)."""
 
+    def __init__(self, reason: str, *, record_indexes: tuple[int, ...] = ()) -> None:
+        """`record_indexes`: which records of the batch are to blame, when it is single ones."""
+        self.record_indexes = record_indexes
+        super().__init__(reason)
+
+
+class NotOneBatch(InvalidRecord):
+    """The bytes are none, several, or an older format's batches (Kafka refuses them before it asks the log)."""
+
 
 class InvalidTimestamp(AppendRefused):
     """A record's time is outside `message.timestamp.{before,after}.max.ms` (Kafka: InvalidTimestampException)."""
+
+    def __init__(self, reason: str, *, record_indexes: tuple[int, ...] = ()) -> None:
+        self.record_indexes = record_indexes
+        super().__init__(reason)
 
 
 class RecordTooLarge(AppendRefused):
@@ -69,6 +82,7 @@ __all__ = [
     "InvalidRecord",
     "InvalidTimestamp",
     "InvalidTxnState",
+    "NotOneBatch",
     "OutOfOrderSequence",
     "RecordBatchTooLarge",
     "RecordTooLarge",

@@ -9,6 +9,7 @@ Replicated batches are never checked this way.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,13 +22,15 @@ from kmirror.protocol.records import (
     SMALLEST_LENGTH,
     BatchHeader,
     Buffer,
+    Record,
     UnsupportedMagic,
     parse_header,
+    read_records,
     read_varint,
     records_payload,
     write_varint,
 )
-from kmirror.storage.errors import InvalidRecord, InvalidTimestamp
+from kmirror.storage.errors import InvalidRecord, InvalidTimestamp, NotOneBatch
 
 _SHORTEST_RUN = 8
 """Below it two expressions are not worth their start."""
@@ -45,22 +48,22 @@ class RecordSummary(NamedTuple):
 def single_batch(data: Buffer) -> BatchHeader:
     """The one batch of a client's append; an incomplete second one behind it is ignored, as Kafka trims it.
 
-    Raises InvalidRecord for none, more than one, or an old message format; CorruptData for an impossible length.
+    Raises NotOneBatch for none, more than one, or an old message format; CorruptData for an impossible length.
     """
     size = len(data)
     if size <= LENGTH_PREFIX_BYTES + 4:
-        raise InvalidRecord("the records of a partition must be exactly one record batch, not none")
+        raise NotOneBatch("the records of a partition must be exactly one record batch, not none")
     try:
         header = parse_header(data)
     except UnsupportedMagic as error:
-        raise InvalidRecord(f"{error}; produce record batches of magic 2") from None
+        raise NotOneBatch(f"{error}; produce record batches of magic 2") from None
     end = header.length + LENGTH_PREFIX_BYTES
     if end > size:
-        raise InvalidRecord(f"the record batch announces {end} bytes, {size} came")
+        raise NotOneBatch(f"the record batch announces {end} bytes, {size} came")
     if size - end > LENGTH_PREFIX_BYTES:
         length = int.from_bytes(data[end + 8 : end + LENGTH_PREFIX_BYTES], "big", signed=True)
         if SMALLEST_LENGTH <= length <= size - end - LENGTH_PREFIX_BYTES:
-            raise InvalidRecord("the records of a partition must be exactly one record batch, not several")
+            raise NotOneBatch("the records of a partition must be exactly one record batch, not several")
     return header
 
 
@@ -229,14 +232,25 @@ def _skip_headers(payload: Buffer, at: int, end: int, index: int) -> int:
     return at
 
 
-def check_timestamps(summary: RecordSummary, *, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
+def check_timestamps(
+    data: Buffer, summary: RecordSummary, *, now_ms: int, before_max_ms: int, after_max_ms: int
+) -> None:
     """LogValidator.validateTimestamp for CreateTime; records without a timestamp (-1) pass. Raises InvalidTimestamp.
 
     A batch with both -1 and real times is judged by its smallest real one only when the limit could matter at all.
     """
     low, high = summary.min_timestamp, summary.max_timestamp
     if high - now_ms > after_max_ms or (low >= 0 and now_ms - low > before_max_ms):
+        earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
         raise InvalidTimestamp(
-            f"timestamps {low} to {high} are not all within [{now_ms - before_max_ms}, {now_ms + after_max_ms}] "
-            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+            f"timestamps {low} to {high} are not all within [{earliest}, {latest}] "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+            record_indexes=indexes_where(
+                data, lambda record: record.timestamp >= 0 and not earliest <= record.timestamp <= latest
+            ),
         )
+
+
+def indexes_where(data: Buffer, to_blame: Callable[[Record], bool]) -> tuple[int, ...]:
+    """Which records of the batch a refusal is about. Only ever called for a batch that is refused."""
+    return tuple(index for index, record in enumerate(read_records(data)) if to_blame(record))

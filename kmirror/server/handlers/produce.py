@@ -18,9 +18,11 @@ messages are filled in where Kafka leaves them null.
 from __future__ import annotations
 
 from kmirror.broker.partition import Partition
+from kmirror.broker.storage_codes import RecordsRefused
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.protocol.api.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -39,13 +41,13 @@ ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that may write to internal topics (Kafka: AdminUtils.ADMIN_CLIENT_ID)."""
 REFUSED_BY_THE_LOG = frozenset(
     {
-        ErrorCode.INVALID_TIMESTAMP,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Refusals whose row carries the log start offset (ReplicaManager.appendToLocalLog); the others carry -1."""
+"""Refusals, beside those of what is inside a batch, whose row carries the log start offset; the others carry -1
+(ReplicaManager.appendToLocalLog)."""
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _ATTRIBUTES_LOW_BYTE = CRC_START + 1
 
@@ -94,7 +96,8 @@ def _append_topic(
             )
         except ApiError as error:
             _fail(row, error)
-            if partition is not None and error.code in REFUSED_BY_THE_LOG:
+            by_the_log = isinstance(error, RecordsRefused) or error.code in REFUSED_BY_THE_LOG
+            if partition is not None and by_the_log:
                 row.log_start_offset = partition.log_start_offset
             continue
         row.base_offset = result.base_offset
@@ -134,6 +137,11 @@ def _fail(row: PartitionProduceResponse, error: Exception) -> None:
     row.error_message = error.message
     row.base_offset = -1
     row.log_append_time_ms = -1
+    if isinstance(error, RecordsRefused):
+        row.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error.message)
+            for index in error.record_indexes
+        ]
 
 
 def _when_settled(response: ProduceResponse, waiting: Waiting) -> Promise[ProduceResponse]:
