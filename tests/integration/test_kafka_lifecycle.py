@@ -35,7 +35,7 @@ def source(make_kafka: MakeKafka) -> Source:
 
 
 def mirror(make_kmirror: MakeKmirror, source: Source, topic: str) -> KmirrorBroker:
-    destination = make_kmirror()
+    destination = make_kmirror(settings={"mirror.metadata.refresh.interval.ms": "1000"})
     destination.run("mirror", "create", "m", "--source", source.bootstrap, "--topics", topic, "--start")
     wait_until_equal_ends(source.bootstrap, destination.bootstrap, topic)
     return destination
