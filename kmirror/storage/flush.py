@@ -134,6 +134,8 @@ def facts_of(log: Log) -> Facts:
 
 def begin(log: Log) -> FlushTicket | None:
     """See `Log.begin_flush`. What an unfinished ticket has taken is taken again: it may never be synced."""
+    if log.failed is not None:
+        return None
     unsynced = log.unsynced
     data_changed = log.log_end_offset > log.flushed_offset or unsynced.cut
     side_changed = log.epochs.changed or unsynced.facts

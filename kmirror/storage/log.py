@@ -219,9 +219,15 @@ class Log:
         _flush.finish(self, ticket)
 
     def flush(self) -> None:
-        """All in line: for start, stop, tools and the simulator."""
+        """All in line: for start, stop, tools and the simulator. Raises DiskFailure, and from then on always."""
+        if self.failed is not None:
+            raise self.failed
         while (ticket := self.begin_flush()) is not None:
-            ticket.sync()
+            try:
+                ticket.sync()
+            except DiskFailure as error:
+                _flush.mark_failed(self, error)
+                raise
             self.finish_flush(ticket)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
