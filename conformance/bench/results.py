@@ -22,7 +22,7 @@ class Row:
     higher_is_better: bool
     goal: float | None = None  # the ratio to `baseline` that this project set itself
     baseline: str = KAFKA
-    goal_text: str = ""
+    limit: float | None = None  # kmirror's own median must not be above this, whatever the others do
     samples: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -42,9 +42,11 @@ class Row:
 
     def verdict(self) -> str:
         ratio = self.ratio()
-        if self.goal is None or ratio is None:
+        ours = self.median(KMIRROR)
+        if ours is None or (self.goal is None and self.limit is None) or (self.goal is not None and ratio is None):
             return "-"
-        return "met" if ratio >= self.goal else "missed"
+        near = self.limit is None or ours <= self.limit
+        return "met" if near and (self.goal is None or ratio is None or ratio >= self.goal) else "missed"
 
 
 def _cell(values: list[float] | None) -> str:
@@ -72,9 +74,10 @@ def show(rows: list[Row], machine: dict[str, str], console: Console) -> None:
     table.add_column("")
     for row in rows:
         ratio = row.ratio()
-        goal = "" if row.goal is None else f"≥ {row.goal:g}"
-        if row.goal_text:
-            goal = f"{goal} {row.goal_text}".strip()
+        wanted = [] if row.goal is None else [f"≥ {row.goal:g}"]
+        if row.limit is not None:
+            wanted.append(f"≤ {row.limit:g} {row.unit}")
+        goal = " and ".join(wanted)
         table.add_row(
             row.name,
             row.unit,
@@ -103,6 +106,7 @@ def as_json(rows: list[Row], machine: dict[str, str], options: dict[str, Any]) -
                 "ratio": row.ratio(),
                 "baseline": row.baseline,
                 "goal": row.goal,
+                "limit": row.limit,
                 "verdict": row.verdict(),
                 "notes": row.notes,
             }
