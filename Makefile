@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup setup-peers demo test test-peers wire lint format bench clean
+.PHONY: help setup setup-peers demo test test-peers test-long wire lint format bench clean
 
 help:
 	@echo 'make demo        mirror, verify and fail over between two brokers on this machine (under a minute)'
@@ -37,6 +37,11 @@ test: setup
 test-peers: setup-peers
 	$(BIN)/python -m conformance.peers install kafka
 	$(BIN)/python -m pytest -m "kafka or peers"
+
+# the same tests that `make test` runs in small, at the length that a release has to pass
+test-long: setup
+	KMIRROR_SIM_STEPS=100000 KMIRROR_STORAGE_RUNS=200 KMIRROR_KILL_ROUNDS=30 \
+	  $(BIN)/python -m pytest tests/sim/test_walk.py tests/storage/test_model.py tests/integration/test_kill.py
 
 wire: setup
 	$(BIN)/python -m conformance.wire --start kmirror
