@@ -5,7 +5,9 @@ Waiting is L4's: `gather` says whether to answer now, `subscribe` who will wake 
 
 What must hold: every row without an error has high watermark, last stable offset and log start, and records that are
 never null; the first partition with data gives at least one batch, whatever the limits; an incremental answer has
-exactly the rows with data, an error, or a changed high watermark or log start; one bad row does not delay the others.
+exactly the rows with data, an error, or a changed high watermark or log start. A row whose reading fails ends the
+waiting of all; a row whose partition was not here when the request came does not, as in Kafka (KafkaApis sets such
+rows aside, ReplicaManager never sees them): a session with a deleted topic in it would otherwise never wait again.
 """
 
 from __future__ import annotations
@@ -210,6 +212,8 @@ class FetchContext:
         self._with_ids = api_version >= FIRST_WITH_TOPIC_IDS
         self._zstd_allowed = api_version >= FIRST_WITH_ZSTD
         self._handles: list[tuple[Partition, int]] = []
+        self._absent: frozenset[int] | None = None
+        """Rows (by identity) whose partition was not here when the request came; None before the first gathering."""
         self.error_code = error_code
         self.isolation_level = request.isolation_level
         self.max_wait_ms = request.max_wait_ms
@@ -221,11 +225,15 @@ class FetchContext:
     def gather(self) -> Gathered:
         """Read every partition once, in order, within the limits (ReplicaManager.readFromLog)."""
         answers: list[Answer] = []
+        absent: list[Answer] = []
         partitions: list[Partition] = []
         size_bytes = 0
-        now = not self._rows or self.max_wait_ms <= 0
+        now = self.max_wait_ms <= 0
         for row in self._rows.values():
             answer = self._read(row, size_bytes)
+            if answer.partition is None and (self._absent is None or id(row) in self._absent):
+                absent.append(answer)
+                continue
             answers.append(answer)
             if answer.read is None or answer.read.diverging is not None:
                 now = True
@@ -233,7 +241,10 @@ class FetchContext:
                 size_bytes += answer.read.size_bytes
             if answer.partition is not None:
                 partitions.append(answer.partition)
-        return Gathered(answers, size_bytes, now or size_bytes >= self.min_bytes, partitions)
+        if self._absent is None:
+            self._absent = frozenset(id(answer.row) for answer in absent)
+        ready = now or not answers or size_bytes >= self.min_bytes
+        return Gathered(answers + absent, size_bytes, ready, partitions)
 
     def _read(self, row: Row, taken_bytes: int) -> Answer:
         partition: Partition | None = None
@@ -331,6 +342,8 @@ class FetchContext:
         read = answer.read
         if read is None:
             row = PartitionData(partition_index=answer.row.index, error_code=answer.error_code, high_watermark=-1)
+            if answer.partition is not None:  # null for what could not be read, empty for what is not here: as in Kafka
+                row.aborted_transactions = None
             if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH and answer.partition is not None:
                 row.current_leader = FetchLeaderIdAndEpoch(
                     leader_id=self._world.node_id, leader_epoch=answer.partition.leader_epoch

@@ -89,14 +89,12 @@ class Partition:
         open_log: Callable[[], Log],
         exists: Callable[[], bool],
         internal: bool = False,
-        min_insync_replicas: int = 1,
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id
         self.index = index
         self.leader_epoch = leader_epoch
         self.internal = internal
-        self.min_insync_replicas = min_insync_replicas
         self.read_only_reason: str | None = None
         self.deleted = False
         self._services = services
@@ -208,11 +206,6 @@ class Partition:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if self.internal and not internal_allowed:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {self.topic_name}")
-        if acks == -1 and self.min_insync_replicas > 1:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self} has min.insync.replicas={self.min_insync_replicas}, and kmirror is one replica: set it to 1",
-            )
         self._check_records(records, api_version)
         assert records is not None
         return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps)

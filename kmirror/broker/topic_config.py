@@ -43,7 +43,7 @@ TOPIC_CONFIGS: tuple[Row, ...] = (
      "Replicas whose leader-side replication is throttled. There is no replication inside kmirror."),
     ("remote.storage.enable", BOOLEAN, "false", "", "Tiered storage. Cannot be switched on in kmirror."),
     ("min.insync.replicas", INT, "1", "min.insync.replicas",
-     "Replicas that must have a write before acks=all is answered. kmirror is one replica."),
+     "Replicas that must have a write before acks=all is answered, at most as many as there are: one (KIP-966)."),
     ("segment.jitter.ms", LONG, "0", "log.roll.jitter.ms",
      "Up to this much is taken from segment.ms at random, so that segments do not roll together."),
     ("remote.log.copy.disable", BOOLEAN, "false", "", "Tiered storage: stop uploading. Not used by kmirror."),

@@ -274,7 +274,6 @@ class World:
             open_log=open_log,
             exists=lambda: self.fs.exists(self.directory.partition_path(topic.name, index)),
             internal=topic.internal,
-            min_insync_replicas=self._min_insync_replicas(topic),
         )
 
     def _open_log(self, name: str, index: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -293,9 +292,6 @@ class World:
         for note in opened.report.notes:
             log.warning("%s-%d: %s", name, index, note)
         return opened
-
-    def _min_insync_replicas(self, topic: TopicState) -> int:
-        return int(topic_config.effective("min.insync.replicas", topic.configs, self.layers)[0] or 1)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -457,9 +453,7 @@ class World:
 
     def _apply_topic_configs(self, topic: TopicState) -> None:
         config = topic_config.log_config(topic.configs, self.layers)
-        min_insync = self._min_insync_replicas(topic)
         for partition in topic.partitions:
-            partition.min_insync_replicas = min_insync
             if partition.opened_log is not None:
                 partition.apply_config(config)
 

@@ -135,8 +135,15 @@ def test_when_to_answer() -> None:
     assert fetcher.begin(idle, min_bytes=0)[1].ready
     assert fetcher.begin({**idle, **busy})[1].ready
     assert not fetcher.begin(busy, min_bytes=100_000)[1].ready
-    assert fetcher.begin({**idle, ("t", 9): 0})[1].ready
+    assert fetcher.begin({**idle, ("t", 1): 9})[1].ready, "reading failed"
     assert fetcher.begin({})[1].ready
+    absent = {("t", 9): 0, ("no such topic", 0): 0}
+    assert fetcher.begin(absent)[1].ready
+    context, gathered = fetcher.begin({**absent, **idle})
+    assert not gathered.ready, "what is not here was set aside before anything was read"
+    told = [row for topic in context.respond(gathered).responses for row in topic.partitions]
+    assert [row.error_code for row in told] == [0, 3, 100], "and is last"
+    assert [row.aborted_transactions for row in told] == [None, [], []]
     context, gathered = fetcher.begin(idle)
     woken: list[int] = []
     context.subscribe(gathered, lambda: woken.append(1))

@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> 
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         return DescribeTopicPartitionsResponse(
-            topics=[_topic(name, ErrorCode.INVALID_REQUEST, operations=NOT_ASKED) for name in sorted(names)]
+            topics=[_topic(topic.name, ErrorCode.INVALID_REQUEST, operations=NOT_ASKED) for topic in request.topics]
         )
     left = max(
         1, min(context.world.config.integer("max.request.partition.size.limit"), request.response_partition_limit)

@@ -2,8 +2,8 @@
 
 Versions: 4-18.
 
-Behaviour: the answer comes when `min_bytes` are there, when a row is in error, when `max_wait_ms` is over, or when
-nothing was asked for; until then the request is parked and woken by whatever changes one of its partitions. The first
+Behaviour: the answer comes when `min_bytes` are there, when reading a row fails, when `max_wait_ms` is over, or when
+nothing was asked for that is here (rows of unknown partitions end no waiting, and come last); until then the request is parked and woken by whatever changes one of its partitions. The first
 batch that contains the offset is returned whole, whatever the limits. READ_UNCOMMITTED carries no list of aborted
 transactions; READ_COMMITTED ends at the last stable offset. Records are never null. From version 13 topics are named
 by id. zstd topics below version 10: UNSUPPORTED_COMPRESSION_TYPE.
