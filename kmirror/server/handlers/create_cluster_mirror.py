@@ -1,4 +1,4 @@
-"""CreateClusterMirror (97 here, see `protocol.mirror_numbers`): a named connection to a source cluster (KIP-1279).
+"""CreateClusterMirror (97): a named connection to a source cluster (KIP-1279; the number has moved, see DEVIATIONS).
 
 Versions: 0.
 
