@@ -20,6 +20,7 @@ from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_BIT,
+    NO_TIMESTAMP,
     BatchHeader,
     build_batch,
     check_crc,
@@ -30,6 +31,7 @@ from kmirror.protocol.records import (
     parse_header,
     read_records,
     walk,
+    without_append_time,
 )
 from kmirror.storage import flush
 from kmirror.storage.errors import (
@@ -114,7 +116,6 @@ def _append_client(log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch
         if duplicate is not None:
             return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True, 1, 0)
         pending = log.producers.prepare(AppendOrigin.CLIENT, now_ms, epoch_bumps=epoch_bumps)
-        pending.add(header, base_offset, None)
     append_time = log.config.message_timestamp_type == "LogAppendTime"
     if append_time:
         head = header_with_append_time(
@@ -123,6 +124,8 @@ def _append_client(log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch
         header = parse_header(head)
     else:
         head = header_with_offset_and_epoch(header, base_offset=base_offset, leader_epoch=leader_epoch)
+    if pending is not None:
+        pending.add(header, base_offset, None)
     size = header.size_bytes
     last_offset = base_offset + header.last_offset_delta
     segment = _segment_for(log, size, base_offset, last_offset, header.max_timestamp, now_ms)
@@ -153,9 +156,13 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
             f"{summary.keyless_count} records without a key; a compacted topic needs keys",
             record_indexes=indexes_where(data, lambda record: record.key is None),
         )
-    if header.attributes & LOG_APPEND_TIME_BIT:
-        raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
     create_time = config.message_timestamp_type != "LogAppendTime"
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        if not create_time or header.max_timestamp == NO_TIMESTAMP:
+            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+        data = without_append_time(data, header)  # Kafka: the topic's type replaces what the producer says
+        header = parse_header(data)
+        summary = summarize(data, header)
     if create_time:
         check_timestamps(
             data,
@@ -171,6 +178,8 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
         and (not create_time or summary.max_timestamp == header.max_timestamp)
     ):
         return data, header
+    if summary.min_timestamp < NO_TIMESTAMP or (header.producer_id >= 0 and header.producer_epoch < 0):
+        raise InvalidRecord("negative times and producer epochs are taken as they come, but not when a batch is rebuilt")
     records = read_records(data)
     for record in records:
         record.offset = -1

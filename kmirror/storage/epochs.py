@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
+NO_EPOCH = -1
 UNDEFINED = (-1, -1)
 
 
@@ -70,7 +71,7 @@ class EpochCache:
 
         An epoch older than all known ones answers (`epoch`, start of the first known one). Kafka: endOffsetFor.
         """
-        if epoch < 0 or not self._epochs or epoch > self.latest:
+        if epoch == NO_EPOCH or not self._epochs or epoch > self.latest:
             return UNDEFINED
         if epoch == self.latest:
             return epoch, log_end_offset

@@ -9,6 +9,7 @@ Replicated batches are never checked this way.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from kmirror.protocol.records import (
     CODEC_MASK,
     HEADER_SIZE_BYTES,
     LENGTH_PREFIX_BYTES,
+    MAGIC_POSITION,
     SMALLEST_LENGTH,
     BatchHeader,
     Buffer,
@@ -32,6 +34,12 @@ from kmirror.protocol.records import (
 )
 from kmirror.storage.errors import InvalidRecord, InvalidTimestamp, NotOneBatch
 
+NEWEST_MAGIC = 2
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_INT32 = struct.Struct(">i")
+_LAST_DELTA_AT, _COUNT_AT = 23, 57
+_SMALLEST_OLD_LENGTH = 14
+"""Of a message of magic 0: what Kafka's reader asks of anything that announces a length (ByteBufferLogInputStream)."""
 _SHORTEST_RUN = 8
 """Below it two expressions are not worth their start."""
 
@@ -48,29 +56,46 @@ class RecordSummary(NamedTuple):
 def single_batch(data: Buffer) -> BatchHeader:
     """The one batch of a client's append; an incomplete second one behind it is ignored, as Kafka trims it.
 
-    Raises NotOneBatch for none, more than one, or an old message format; CorruptData for an impossible length.
+    Raises NotOneBatch for none, more than one, or an old message format; CorruptData for an impossible length;
+    InvalidRecord for a base offset, which is looked at before anything else of the batch (UnifiedLog.append).
     """
     size = len(data)
     if size <= LENGTH_PREFIX_BYTES + 4:
         raise NotOneBatch("the records of a partition must be exactly one record batch, not none")
+    base_offset, length = _OFFSET_AND_LENGTH.unpack_from(data, 0)
+    end = length + LENGTH_PREFIX_BYTES
+    if end > size and data[MAGIC_POSITION] <= NEWEST_MAGIC:
+        raise NotOneBatch(f"the record batch announces {end} bytes, {size} came")
+    if length >= SMALLEST_LENGTH and data[MAGIC_POSITION] == NEWEST_MAGIC:
+        _check_behind(data, end)
+        if base_offset != 0:
+            raise InvalidRecord(f"the base offset of a produced batch must be 0, it is {base_offset}")
+        (delta,), (count,) = _INT32.unpack_from(data, _LAST_DELTA_AT), _INT32.unpack_from(data, _COUNT_AT)
+        if delta < 0 or count < 0:
+            raise InvalidRecord(f"the batch has {count} records and a last offset delta of {delta}")
     try:
         header = parse_header(data)
     except UnsupportedMagic as error:
         raise NotOneBatch(f"{error}; produce record batches of magic 2") from None
-    end = header.length + LENGTH_PREFIX_BYTES
-    if end > size:
-        raise NotOneBatch(f"the record batch announces {end} bytes, {size} came")
-    if size - end > LENGTH_PREFIX_BYTES:
-        length = int.from_bytes(data[end + 8 : end + LENGTH_PREFIX_BYTES], "big", signed=True)
-        if SMALLEST_LENGTH <= length <= size - end - LENGTH_PREFIX_BYTES:
-            raise NotOneBatch("the records of a partition must be exactly one record batch, not several")
     return header
+
+
+def _check_behind(data: Buffer, end: int) -> None:
+    """What lies behind the first batch: nothing, or too little to be one. Raises NotOneBatch, CorruptData."""
+    left = len(data) - end
+    if left < LENGTH_PREFIX_BYTES:
+        return
+    length = _OFFSET_AND_LENGTH.unpack_from(data, end)[1]
+    if length < _SMALLEST_OLD_LENGTH:
+        raise CorruptData(f"a batch of length {length} behind the first one")
+    if left > MAGIC_POSITION and data[end + MAGIC_POSITION] > NEWEST_MAGIC:
+        raise CorruptData(f"a batch of magic {data[end + MAGIC_POSITION]} behind the first one")
+    if length + LENGTH_PREFIX_BYTES <= left:
+        raise NotOneBatch("the records of a partition must be exactly one record batch, not several")
 
 
 def check_client_header(header: BatchHeader) -> None:
     """UnifiedLog.analyzeAndValidateRecords and LogValidator.validateBatch for origin CLIENT. Raises InvalidRecord."""
-    if header.base_offset != 0:
-        raise InvalidRecord(f"the base offset of a produced batch must be 0, it is {header.base_offset}")
     if header.record_count <= 0:
         raise InvalidRecord(f"the batch has a record count of {header.record_count}")
     if header.last_offset_delta + 1 != header.record_count:

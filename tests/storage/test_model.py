@@ -22,7 +22,7 @@ from tests.storage.making import DIRECTORY, NOW_MS, batch, coordinate, produce, 
 from tests.storage.model import Batch, ModelLog, Producer
 
 Operation = tuple[str, int]
-RUNS = int(os.environ.get("KMIRROR_STORAGE_RUNS", "12"))
+RUNS = int(os.environ.get("KMIRROR_STORAGE_RUNS", "24"))
 OPERATIONS_PER_RUN = 250
 WEIGHTS = {
     "produce": 20,
