@@ -261,7 +261,7 @@ def read_states(mirrors: Mirrors, name: str, topics: Mapping[str, Sequence[int]]
 
 
 def write_states(mirrors: Mirrors, name: str, writes: Sequence[StateWrite]) -> Promise[list[StateWritten]]:
-    """The coordinator's rules (mirroring-spec 8.3). ApiError 137; per partition 3, 40, 74, 124, 145."""
+    """The coordinator's rules (docs/MIRRORING.md, "State topic"). ApiError 137; per partition 3, 40, 74, 124, 145."""
     try:
         mirror = need(mirrors, name)
     except ApiError as error:

@@ -1,6 +1,6 @@
 """What operators ask of mirrors: create, start, stop, pause, resume, delete. L3.
 
-What may live here: the order of checks and records of each request (mirroring-spec 12, section 0 "Answers"), and the
+What may live here: the order of checks and records of each request (docs/MIRRORING.md, "Answers"), and the
 requests that wait: a start whose cut the source has to be asked about, a stop until everything is sealed. What must
 hold: a start is all or nothing per topic (a refused topic is as it was), the wish is on disk before a partition acts
 on it, and nobody waits for ever.
@@ -469,7 +469,7 @@ def _change(
 
 
 def _associated(mirrors: Mirrors, name: str, topic_name: str) -> MirroredTopic:
-    """Raises ApiError 3 unknown topic, 137 in no mirror, 139 in another one (mirroring-spec 12.4)."""
+    """Raises ApiError 3 unknown topic, 137 in no mirror, 139 in another one (docs/MIRRORING.md, "Answers")."""
     if topic_name not in mirrors.world.image.topics_by_name:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic_name}")
     found = mirrors.topics.get(topic_name)

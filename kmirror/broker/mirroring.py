@@ -282,7 +282,7 @@ class Mirrors:
     # -- hooks of the world ------------------------------------------------------------------------------------------
 
     def change_refusal(self, topic_name: str) -> str | None:
-        """Why the topic may not be deleted, grown or trimmed now, or None (mirroring-spec 16)."""
+        """Why the topic may not be deleted, grown or trimmed now, or None (docs/MIRRORING.md, "Read-only")."""
         if self.growing == topic_name:
             return None
         for mirror in self.mirrors.values():

@@ -2,7 +2,7 @@
 
 Controllers assign epochs independently, so equal epochs prove nothing by themselves: after the epochs agree, our own
 last batch is fetched again and compared; when it differs, bisection over our batches finds where the logs part
-(mirroring-spec 0, "Epochs"; KIP-101, KIP-320). The caller asks `question`, feeds the answer to `epoch_end` or
+(docs/MIRRORING.md, "Agreement"; KIP-101, KIP-320). The caller asks `question`, feeds the answer to `epoch_end` or
 `compared`, and goes on until `result` is set. One object serves one round under one source leader epoch.
 """
 

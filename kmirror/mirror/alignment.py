@@ -1,4 +1,4 @@
-"""Which part of a local log survives a start: the five cases of mirroring-spec 0, "Alignment". Pure.
+"""Which part of a local log survives a start: the five cases of docs/MIRRORING.md, "Alignment". Pure.
 
 `classify` looks only at facts that are here (and at the lineage the source reported, when it was asked) and gives the
 *intended* cut. `after_source` adds what the source said below it. Both speak about a log that is still as it was:

@@ -1,6 +1,7 @@
 """A mirror's configuration: names, types, defaults, and what may be changed when. Pure.
 
-Names and defaults are the newest prototype's (mirroring-spec 14.2) plus kmirror's own four (marked). Kafka's client
+Names and defaults are the newest prototype's
+(docs/MIRRORING.md, "Configuration") plus kmirror's own four (marked). Kafka's client
 properties (`security.protocol`, `sasl.*`, `ssl.*`) are taken as they are and handed to the link.
 """
 

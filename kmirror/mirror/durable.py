@@ -72,7 +72,8 @@ def java_hash(text: str) -> int:
 
 
 def placement(text: str, partition_count: int) -> int:
-    """Absolute value (Integer.MIN_VALUE counts as 0), modulo the number of partitions (mirroring-spec 8)."""
+    """Absolute value (Integer.MIN_VALUE counts as 0), modulo the number of partitions
+    (docs/MIRRORING.md, "State topic")."""
     value = java_hash(text)
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 

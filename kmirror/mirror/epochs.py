@@ -1,7 +1,8 @@
 """Leader epochs of a mirrored partition: source (SLE), destination (DLE), and when ours must be raised. Pure.
 
 A destination consumer commits offsets with the epoch of the batch it read, and after a restart demands metadata at
-least that new: DLE must never be below an epoch inside a stored batch (mirroring-spec 10). Ours is therefore raised
+least that new: DLE must never be below an epoch inside a stored batch
+(docs/MIRRORING.md, "Leader epochs"). Ours is therefore raised
 ahead of need (within `THRESHOLD` of it), by `INCREMENT`, so that it happens rarely.
 """
 
@@ -48,7 +49,7 @@ def next_lower(entries: Sequence[EpochEntry], epoch: int) -> int:
 
 
 def end_of(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> int:
-    """Base offset of the first batch with an epoch above `epoch`, else the log end (section 0, "End of epoch e")."""
+    """Base offset of the first batch with an epoch above `epoch`, else the log end (docs/MIRRORING.md, "Alignment")."""
     for e, start in entries:
         if e > epoch:
             return min(start, log_end_offset)

@@ -1,6 +1,6 @@
 """When a failed partition is tried again. Pure; chance is handed in.
 
-Exponential back-off of base 2 with a jitter of +-20 percent (mirroring-spec 4.4, KIP-1279 "FAILED"): the delay after
+Exponential back-off of base 2 with a jitter of +-20 percent (docs/MIRRORING.md, "Retry"): the delay after
 attempt n is `initial * 2**(n-1)`, never above the maximum. Attempt -1 marks a failure that is not retried.
 """
 

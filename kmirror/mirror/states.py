@@ -1,9 +1,9 @@
 """States of a mirrored partition, what may follow what, and the operator's wishes. Pure tables, no behaviour.
 
 People see eight states; PREPARING has a phase beside it, and the phase is what is stored (bytes: the newest
-prototype's, `kmirror.protocol.mirror_numbers`). The transition table is the prototype's (mirroring-spec 4.4) with the
-changes of its section 0: STOPPING may be entered from every state but STOPPED, and neither STOPPING nor STOPPED ever
-becomes FAILED; PAUSING and PAUSED do not either, since nothing they do needs the source.
+prototype's, `kmirror.protocol.mirror_numbers`). The transition table is the prototype's with the changes of
+docs/MIRRORING.md, "States": STOPPING may be entered from every state but STOPPED, and neither STOPPING nor STOPPED
+ever becomes FAILED; PAUSING and PAUSED do not either, since nothing they do needs the source.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ ACCEPTED: Final[dict[Operation, frozenset[State]]] = {
     Operation.PAUSE: frozenset({State.MIRRORING}),
     Operation.RESUME: frozenset({State.PAUSED}),
 }
-"""Actual states that every partition must have; asked only after the desired state has not answered (section 0)."""
+"""Actual states that every partition must have; asked only after the desired state has not answered
+(docs/MIRRORING.md, "Answers")."""
 
 _DESIRED_ANSWER: Final[dict[tuple[Operation, Desired], ErrorCode]] = {
     (Operation.START, Desired.PAUSED): ErrorCode.MIRROR_TOPIC_NOT_STOPPED,
@@ -99,7 +100,7 @@ _DESIRED_ANSWER: Final[dict[tuple[Operation, Desired], ErrorCode]] = {
     (Operation.RESUME, Desired.STOPPED): ErrorCode.MIRROR_TOPIC_NOT_PAUSED,
     (Operation.RESUME, Desired.MIRRORING): ErrorCode.NONE,
 }
-"""Where the desired state alone answers (mirroring-spec 12.3, 12.4). Absent: go on to the actual states."""
+"""Where the desired state alone answers (docs/MIRRORING.md, "Answers"). Absent: go on to the actual states."""
 
 
 class Verdict(Enum):

@@ -2,7 +2,7 @@
 
 A step is never remembered; whether it is done is derived from facts (log, partition epoch, recorded state and lineage),
 so that after any number of crashes there is exactly one ABORT per open transaction and exactly one reset
-(mirroring-spec 0, table "STOPPING"; 5 to 7). `next_step` gives the first step that is not done.
+(docs/MIRRORING.md, "Stopping"). `next_step` gives the first step that is not done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the periodic look at the source changes here: topics, partitions, configs. Pure differences, no action.
 
 Patterns are Google RE2 (they come from outside), combined as a full match, literals among them; exclude wins over
-include (mirroring-spec 14.2, 15).
+include (docs/MIRRORING.md, "Sync").
 """
 
 from __future__ import annotations

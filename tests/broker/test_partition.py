@@ -141,7 +141,7 @@ def test_a_cut_fails_who_waits_for_what_is_gone() -> None:
 
 
 def test_a_decision_counts_when_it_is_on_disk() -> None:
-    """Section 0, visibility: not even an abort may be shown that a power cut could take back."""
+    """Not even an abort may be shown that a power cut could take back."""
     broker, partition = one()
     transactional(broker, partition, 7, 0, count=3)
     broker.flush.run()

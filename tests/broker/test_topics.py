@@ -247,7 +247,7 @@ def test_an_epoch_is_used_only_when_it_is_on_disk() -> None:
 
 
 def test_unclean_starts_raise_the_epochs_of_writable_partitions() -> None:
-    """B034: epochs never go back; section 0: mirrored partitions keep theirs."""
+    """B034: epochs never go back; mirrored partitions keep theirs."""
     broker = Broker()
     broker.create("t", 2)
     seen = 0

@@ -67,7 +67,7 @@ def test_only_stopped_is_writable(state: State) -> None:
     assert "'m'" in refusal("m", state)
 
 
-# -- answers (12.3, 12.4, section 0) ----------------------------------------------------------------------------------
+# -- answers (docs/MIRRORING.md, "Answers") --------------------------------------------------------------------------
 
 ANSWERS = {
     (Operation.START, Desired.MIRRORING): ErrorCode.NONE,

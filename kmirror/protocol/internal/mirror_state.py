@@ -1,4 +1,4 @@
-"""Keys and values of `__mirror_state` (KIP-1279; mirroring-spec, section 8 of the newest prototype).
+"""Keys and values of `__mirror_state` (KIP-1279; docs/MIRRORING.md, "State topic").
 
 A key is the int16 record type and its fields, not flexible. A value is the int16 schema version and a flexible body;
 no value is a tombstone. Three types: the state of a partition, its lineage (last mirror epoch and offset), and one
