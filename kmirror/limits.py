@@ -51,6 +51,14 @@ READS_BEFORE_CHECKPOINT = 16
 """A peer that always has bytes ready must not keep the loop for itself: yield after so many reads in a row."""
 REPLY_QUEUE_ENTRIES = 64
 """Replies of one connection that may wait for their flush before its reading stops (measured: more brings nothing)."""
+LAST_REPLIES_MS = 1_000
+"""How long a connection that ends over a bad request may take to send the replies to the requests before it."""
+OUTBOX_BYTES = 1024 * 1024
+"""Answers that may pile up while requests that came in one read are handled; then the peer has to read first. 64 KiB
+of the smallest requests can ask for gigabytes."""
+TURN_MS = 5
+"""How long one connection may handle requests without letting the others run: a buffer full of small but costly ones
+would stop everybody for seconds."""
 SENDFILE_FROM_BYTES = 64 * 1024
 """Slices below it are read and joined with what surrounds them: one system call instead of two."""
 SENDFILE_PIECE_BYTES = 1024 * 1024

@@ -7,6 +7,8 @@ goes on, its reply waits in a bounded queue), or asynchronous (a parked Fetch: t
 What must hold:
 - replies leave in the order of their requests; a request without reply (acks=0) leaves no gap;
 - nothing is awaited between the check of a request and its effect: handlers of the first two kinds never await;
+- small requests that came in one read may be thousands, and each may be costly or have a large answer: after TURN_MS
+  this task lets the others run, and after OUTBOX_BYTES it waits until the peer has read;
 - rubbish costs one log line and this connection; an unexpected exception costs a traceback and this connection;
   a disk failure stops the process; cancellation passes through.
 No channel, nursery, cancel scope or checkpoint per request: measured, each of them costs more than a small request.
@@ -24,7 +26,7 @@ import trio
 
 from kmirror.effects import Promise
 from kmirror.errors import DecodeError, DiskFailure
-from kmirror.limits import REPLY_QUEUE_ENTRIES
+from kmirror.limits import LAST_REPLIES_MS, OUTBOX_BYTES, REPLY_QUEUE_ENTRIES, TURN_MS
 from kmirror.protocol import registry
 from kmirror.protocol.frames import parse_request_header, response_frame
 from kmirror.server.context import CloseConnection, Peer, RequestContext
@@ -69,11 +71,13 @@ class Connection:
         """Serve until either side ends it. Never raises anything but cancellation."""
         try:
             with self._scope:
-                await self._serve()
+                try:
+                    await self._serve()
+                except (BadFrame, DecodeError, CloseConnection) as error:
+                    log.info("%s: closing the connection: %s", self.peer, error)
+                    await self._send_last_replies()
         except (PeerClosed, SendFailed, trio.ClosedResourceError) as error:
             log.debug("%s: connection ended: %s", self.peer, error)
-        except (BadFrame, DecodeError, CloseConnection) as error:
-            log.info("%s: closing the connection: %s", self.peer, error)
         except DiskFailure as error:
             self._server.fatal(error)
         except Exception:
@@ -84,10 +88,16 @@ class Connection:
     async def _serve(self) -> None:
         receiver = self._receiver
         clock = self._server.world.clock
+        turn_ends_ms = clock.monotonic_ms() + TURN_MS
         while True:
             frame = receiver.next_small()
             if frame is not None:
                 await self._answer(frame, frame)
+                if self._outbox.added_bytes > OUTBOX_BYTES:
+                    await self._flush()
+                if clock.monotonic_ms() >= turn_ends_ms:
+                    await trio.lowlevel.checkpoint()
+                    turn_ends_ms = clock.monotonic_ms() + TURN_MS
             elif (size_bytes := receiver.large_size_bytes()) is not None:
                 await self._flush()
                 await self._answer_large(size_bytes)
@@ -221,6 +231,13 @@ class Connection:
             await parked(self._progress.append)
         if not outbox.flush_nowait():
             await outbox.drain()
+
+    async def _send_last_replies(self) -> None:
+        """Answer what was asked before the request that ends this connection: Kafka had answered it by then."""
+        with trio.move_on_after(LAST_REPLIES_MS / 1000):
+            while self._queue:
+                await parked(self._progress.append)
+            await self._flush()
 
     def _wake(self) -> None:
         if self._progress:

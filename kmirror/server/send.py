@@ -43,6 +43,8 @@ class Outbox:
         self._sendfile = _HAS_SENDFILE
         self._disk_wait = False
         self.draining = False
+        self.added_bytes = 0
+        """Bytes (slices left out: they are not in memory) added since the outbox was last seen empty."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -51,6 +53,8 @@ class Outbox:
         for piece in pieces:
             if isinstance(piece, FileSlice):
                 self._slices += 1
+            else:
+                self.added_bytes += len(piece)
             self._pieces.append(piece)
 
     def flush_nowait(self) -> bool:
@@ -58,11 +62,11 @@ class Outbox:
 
         Raises `SendFailed`.
         """
-        if not self._pieces:
-            return True
-        if self._slices == 0:
-            return self._send_bytes(len(self._pieces), more=False)
-        return self._flush_mixed()
+        pieces = self._pieces
+        if pieces and not (self._flush_mixed() if self._slices else self._send_bytes(len(pieces), more=False)):
+            return False
+        self.added_bytes = 0
+        return True
 
     async def drain(self) -> None:
         """Send everything, waiting for the socket and for cold pages. Raises `SendFailed`."""
