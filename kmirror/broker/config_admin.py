@@ -65,6 +65,7 @@ class ConfigAdmin:
         try:
             if resource_type == TOPIC_RESOURCE and not name:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+            _check_operations(ops)
             current = self._current(resource_type, name)
             wanted = self._applied(resource_type, current, ops, replace=replace)
             self._check(resource_type, name, wanted, changed={op.name for op in ops})
@@ -129,10 +130,6 @@ class ConfigAdmin:
     def _applied(
         self, resource_type: int, current: Mapping[str, str], ops: list[ConfigOp], *, replace: bool
     ) -> dict[str, str]:
-        names = [op.name for op in ops]
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys : {', '.join(twice)}")
         wanted = {} if replace else dict(current)
         for op in ops:
             if op.operation not in list(ConfigOperation):
@@ -140,9 +137,8 @@ class ConfigAdmin:
             if op.operation == ConfigOperation.DELETE:
                 wanted.pop(op.name, None)
                 continue
-            if op.value is None:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {op.name}")
             if op.operation == ConfigOperation.SET:
+                assert op.value is not None  # _check_operations
                 wanted[op.name] = op.value
             else:
                 wanted[op.name] = self._edited_list(resource_type, op, wanted)
@@ -203,6 +199,20 @@ class ConfigAdmin:
             return entries
         wanted = set(keys)
         return [entry for entry in entries if entry.name in wanted]
+
+
+def _check_operations(ops: list[ConfigOp]) -> None:
+    """What is wrong whatever the resource is, so that it is said even of one that does not exist (ConfigAdminManager).
+
+    Raises ApiError 42.
+    """
+    names = [op.name for op in ops]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys : {', '.join(twice)}")
+    empty = [op.name for op in ops if op.value is None and op.operation != ConfigOperation.DELETE]
+    if empty:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(empty)}")
 
 
 def changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:

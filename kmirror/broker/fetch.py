@@ -49,7 +49,7 @@ Key = tuple[str | bytes, int]
 class Row:
     """One partition of a Fetch or of a session: what was asked, and what the fetcher was last told."""
 
-    __slots__ = ("high_watermark", "index", "log_start_offset", "requested", "topic")
+    __slots__ = ("found", "high_watermark", "index", "log_start_offset", "requested", "topic")
 
     def __init__(self, topic: str | bytes, index: int, requested: FetchPartition) -> None:
         self.topic = topic
@@ -57,6 +57,8 @@ class Row:
         self.requested = requested
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.found = False
+        """Its topic id was known at least once: from then on a missing topic is said of its name, as in Kafka."""
 
 
 @dataclass(slots=True)
@@ -251,6 +253,7 @@ class FetchContext:
         requested = row.requested
         try:
             if isinstance(row.topic, bytes):
+                row.found = row.found or row.topic in self._world.image.topics_by_id
                 partition = self._world.partition_by_id(row.topic, row.index)
             else:
                 partition = self._world.partition(row.topic, row.index)
@@ -265,7 +268,10 @@ class FetchContext:
                 last_fetched_epoch=requested.last_fetched_epoch,
             )
         except ApiError as error:
-            return Answer(row, _fetch_code(error.code), None, partition)
+            code = _fetch_code(error.code)
+            if code == ErrorCode.UNKNOWN_TOPIC_ID and row.found:
+                code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return Answer(row, code, None, partition)
         return Answer(row, 0, read, partition)
 
     # -- waiting -------------------------------------------------------------------------------------------------

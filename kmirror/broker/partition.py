@@ -49,6 +49,8 @@ SENTINEL_VERSIONS = {
 NEWEST_LIST_OFFSETS = 11
 FIRST_PRODUCE_WITH_ZSTD = 7
 
+NO_EPOCH = -1
+"""Only this number means that no epoch is given; other negative ones are epochs older than all (so in Kafka)."""
 UNKNOWN = (-1, -1)
 
 
@@ -73,6 +75,14 @@ class PartitionRead:
     log_start_offset: int
     aborted: list[AbortedTransaction] | None = None
     diverging: tuple[int, int] | None = None
+
+
+def check_sentinel(timestamp: int, api_version: int) -> None:
+    """Is this a time, or a question that this version of ListOffsets knows? Raises ApiError 35."""
+    if timestamp < 0 and SENTINEL_VERSIONS.get(timestamp, api_version + 1) > api_version:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets version {api_version} does not know timestamp {timestamp}"
+        )
 
 
 class Partition:
@@ -329,7 +339,7 @@ class Partition:
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Fencing by the epoch a client has from Metadata (KIP-320); -1 asks for none. Raises ApiError 74, 75."""
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
             raise ApiError(
@@ -399,17 +409,17 @@ class Partition:
         """OffsetForLeaderEpoch: (largest epoch at or below the asked one, where it ends), or (-1, -1) for none.
 
         Between the newest epoch in the log and the partition's own epoch the answer is (newest, log end): nothing was
-        written since, so nothing is missing (KIP-279; the specification's section 0, "Epochs").
+        written since, so nothing is missing (KIP-279; docs/MIRRORING.md, "Agreement").
         """
         if self.deleted:
             raise self._gone()
         self.check_leader_epoch(current_leader_epoch)
         log = self.log
         latest = log.epochs.latest
-        if epoch < 0 or epoch > max(self.leader_epoch, latest):
+        if epoch == NO_EPOCH or epoch > max(self.leader_epoch, latest):
             return UNKNOWN
         if latest < 0:
-            return epoch, log.log_end_offset
+            return (epoch, log.log_end_offset) if epoch >= 0 else UNKNOWN
         if epoch >= latest:
             return latest, log.log_end_offset
         return log.epochs.end_offset_for(epoch, log.log_end_offset)
@@ -429,10 +439,7 @@ class Partition:
         """
         if self.deleted:
             raise self._gone()
-        if timestamp < 0 and SENTINEL_VERSIONS.get(timestamp, api_version + 1) > api_version:
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets version {api_version} does not know timestamp {timestamp}"
-            )
+        check_sentinel(timestamp, api_version)
         self.check_leader_epoch(current_leader_epoch)
         log = self.log
         limit = self.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark
@@ -440,6 +447,8 @@ class Partition:
             return limit, -1, self._epoch_for_readers()
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             entries = log.epochs.entries
+            if not entries and self._mode is LogMode.WRITABLE:
+                return log.log_start_offset, -1, self.leader_epoch  # which begins where the empty log does
             known = bool(entries) and entries[0][1] <= log.log_start_offset
             return log.log_start_offset, -1, entries[0][0] if known else -1
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):

@@ -31,7 +31,10 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 @dataclass(slots=True)
 class CreateTopicSpec:
-    """What CreateTopics asks for. -1 means the broker's default; `assignments` maps partition to broker ids."""
+    """What CreateTopics asks for. -1 means the broker's default; `assignments` maps partition to broker ids.
+
+    `assigned_twice`: a partition that the request gave two assignments, or None.
+    """
 
     name: str
     partition_count: int = NOT_GIVEN
@@ -40,6 +43,7 @@ class CreateTopicSpec:
     assignments: dict[int, list[int]] = field(default_factory=dict)
     topic_id: bytes | None = None
     validate_only: bool = False
+    assigned_twice: int | None = None
 
 
 def name_problem(name: str) -> str | None:
@@ -152,6 +156,11 @@ class TopicAdmin:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     "A manual partition assignment was specified, but numPartitions was not set to -1.",
+                )
+            if spec.assigned_twice is not None:
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Found multiple manual partition assignments for partition {spec.assigned_twice}",
                 )
             self._check_assignments(list(spec.assignments.values()))
             if sorted(spec.assignments) != list(range(len(spec.assignments))):

@@ -202,6 +202,14 @@ def header_with_append_time(
     return _HEADER.pack(*fields._replace(crc=crc))
 
 
+def without_append_time(data: Buffer, header: BatchHeader) -> bytes:
+    """The batch at the start of `data` with the timestamp type CreateTime, checksum anew."""
+    fields = header._replace(attributes=header.attributes & ~LOG_APPEND_TIME_BIT)
+    records = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
+    crc = crc32c(records, crc32c(_HEADER.pack(*fields)[CRC_START:]))
+    return _HEADER.pack(*fields._replace(crc=crc)) + bytes(records)
+
+
 # --- records ----------------------------------------------------------------------------------------------------
 
 

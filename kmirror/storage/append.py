@@ -179,7 +179,9 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
     ):
         return data, header
     if summary.min_timestamp < NO_TIMESTAMP or (header.producer_id >= 0 and header.producer_epoch < 0):
-        raise InvalidRecord("negative times and producer epochs are taken as they come, but not when a batch is rebuilt")
+        raise InvalidRecord(
+            "negative times and producer epochs are taken as they come, but not when a batch is rebuilt"
+        )
     records = read_records(data)
     for record in records:
         record.offset = -1

@@ -169,7 +169,7 @@ def test_parked_fetches_hear_of_a_deletion_and_answer_with_a_known_code() -> Non
     assert again.ready
     (row,) = fetcher.rows(context.respond(again)).values()
     assert row.error_code in FETCH_CODES
-    assert row.error_code == 100
+    assert row.error_code == 3, "its id was known when the request came"
 
 
 def test_sessions_step_by_step() -> None:
@@ -234,7 +234,7 @@ def test_a_recreated_topic_is_unknown_to_a_session_by_id() -> None:
     broker.settle(broker.world.delete_topic("t"))
     broker.create("t", 1)
     rows = list(fetcher.rows(fetcher.fetch({}, session_id=session, session_epoch=1)).values())
-    assert [row.error_code for row in rows] == [100]
+    assert [row.error_code for row in rows] == [3], "the session remembers what the id stood for"
 
 
 def test_names_and_ids_do_not_mix_in_a_session() -> None:

@@ -52,6 +52,7 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
 
 
 def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
+    assigned = Counter(assignment.partition_index for assignment in topic.assignments)
     return CreateTopicSpec(
         name=topic.name,
         partition_count=topic.num_partitions,
@@ -59,6 +60,7 @@ def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
         configs={config.name: config.value for config in topic.configs},
         assignments={assigned.partition_index: list(assigned.broker_ids) for assigned in topic.assignments},
         validate_only=validate_only,
+        assigned_twice=next((index for index, count in assigned.items() if count > 1), None),
     )
 
 

@@ -3,12 +3,14 @@
 Versions: 4-18.
 
 Behaviour: the answer comes when `min_bytes` are there, when reading a row fails, when `max_wait_ms` is over, or when
-nothing was asked for that is here (rows of unknown partitions end no waiting, and come last); until then the request is parked and woken by whatever changes one of its partitions. The first
-batch that contains the offset is returned whole, whatever the limits. READ_UNCOMMITTED carries no list of aborted
-transactions; READ_COMMITTED ends at the last stable offset. Records are never null. From version 13 topics are named
-by id. zstd topics below version 10: UNSUPPORTED_COMPRESSION_TYPE.
+nothing was asked for that is here (rows of unknown partitions end no waiting, and come last); until then the request is
+parked and woken by whatever changes one of its partitions. The first batch that contains the offset is returned whole,
+whatever the limits. READ_UNCOMMITTED carries no list of aborted transactions; READ_COMMITTED ends at the last stable
+offset. Records are never null. From version 13 topics are named by id; a topic that was there when its session was
+opened and is gone is UNKNOWN_TOPIC_OR_PARTITION, any other unknown id UNKNOWN_TOPIC_ID.
 
-Deviations: there are no follower fetches: replica ids are ignored and everybody reads like a consumer, below the high
+Deviations: zstd topics below version 10 are UNSUPPORTED_COMPRESSION_TYPE, as KIP-110 has it; Kafka 4 sends the bytes.
+Only whole batches are sent. There are no follower fetches: replica ids are ignored and everybody reads like a consumer, below the high
 watermark. Divergence is reported to whoever sends a last fetched epoch. There is no preferred read replica.
 """
 

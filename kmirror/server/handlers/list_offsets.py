@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kmirror.broker.partition import check_sentinel
 from kmirror.errors import ApiError
 from kmirror.protocol.api.list_offsets import (
     ListOffsetsPartition,
@@ -60,6 +61,7 @@ def _row(
 ) -> ListOffsetsPartitionResponse:
     row = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     try:
+        check_sentinel(asked.timestamp, context.api_version)  # said even of a partition that is not here
         partition = context.world.partition(topic_name, asked.partition_index)
         row.offset, row.timestamp, leader_epoch = partition.list_offset(
             asked.timestamp,
