@@ -37,7 +37,9 @@ class File(Protocol):
     """An open file that only grows at its end or is cut. Also a `kmirror.slices.SliceFile`."""
 
     path: str
-    size_bytes: int
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def append(self, pieces: Sequence[Buffer]) -> int:
         """Write all pieces at the end with one system call; returns the position. DiskFull (cut back), DiskFailure."""

@@ -143,7 +143,9 @@ def test_side_files_are_rebuilt_to_the_byte(name: str, tmp_path: Path) -> None:
 
 def test_open_transaction_holds_back_the_stable_offset(tmp_path: Path) -> None:
     for clean in (True, False):
-        directory = copy("4.4.0/txn-open-0", tmp_path / str(clean)) if not (tmp_path / str(clean)).mkdir() else None
+        place = tmp_path / str(clean)
+        place.mkdir()
+        directory = copy("4.4.0/txn-open-0", place)
         log = open_log(OsFileSystem(), directory=str(directory), clean=clean)
         assert log.first_undecided_offset == 2
         assert [txn.first_offset for txn in log.producers.ongoing()] == [2]

@@ -16,6 +16,7 @@ import pytest
 from kmirror.clock import ManualClock
 from kmirror.errors import DiskFailure, DiskFull
 from kmirror.protocol.records import end_txn_marker, mirror_pid_reset
+from kmirror.storage.flush import FlushTicket
 from kmirror.storage.log import Log, LogConfig, LogMode
 from kmirror.storage.memory import MemoryFileSystem
 from tests.storage.making import DIRECTORY, NOW_MS, batch, coordinate, produce, replicate
@@ -66,7 +67,7 @@ class Run:
         self.model = ModelLog()
         self.recovery_point = 0
         self.log_start_checkpoint = 0
-        self.ticket = None
+        self.ticket: FlushTicket | None = None
         self.pids_seen = -1
 
     def step(self, operation: Operation) -> None:

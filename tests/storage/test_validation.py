@@ -1,4 +1,4 @@
-"""The walk through a client's records against the full reader of `protocol.records`, on sound and on damaged batches."""
+"""The walk through a client's records against the full reader of `protocol.records`, with sound and damaged batches."""
 
 from __future__ import annotations
 
