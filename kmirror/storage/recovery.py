@@ -69,6 +69,11 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     if not clean or rebuild_from < len(log.segments):
         log.cut_offset = facts.cut_offset
     _replay(log, rebuild_from, recovery_point, facts, facts_known=facts_known, epochs_known=epochs_known)
+    if not clean and log.log_end_offset < recovery_point:
+        log.report.missing_from_offset = log.log_end_offset
+        log.report.notes.append(
+            f"{log.directory} ends at {log.log_end_offset}, below its recovery point {recovery_point}"
+        )
     _settle(log, log_start_offset, rebuilt=rebuild_from < len(log.segments) or not clean)
 
 
