@@ -178,20 +178,23 @@ def run(properties: Mapping[str, str], *, announce: Announce, ready_file: Path |
 async def _serve(properties: Mapping[str, str], announce: Announce, ready_file: Path | None) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with running(properties) as app:
-            if ready_file is not None:
-                _write_ready_file(ready_file, app.ready_json())
-            announce(app)
-            gc.freeze()
-            async for number in signals:
-                log.info("%s: stopping", signal.Signals(number).name)
-                break
+            unwritable = _write_ready_file(ready_file, app.ready_json()) if ready_file is not None else None
+            if unwritable is None:
+                announce(app)
+                gc.freeze()
+                async for number in signals:
+                    log.info("%s: stopping", signal.Signals(number).name)
+                    break
+        if unwritable is not None:  # raised out here: the block's nursery would wrap it in a group
+            raise unwritable
 
 
-def _write_ready_file(path: Path, text: str) -> None:
-    """All of it or nothing: who waits for the file never reads half of it."""
+def _write_ready_file(path: Path, text: str) -> ConfigError | None:
+    """All of it or nothing: who waits for the file never reads half of it. Returns why it could not be written."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_text(text + "\n", encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise ConfigError(f"cannot write --ready-file {path}: {error.strerror or error}") from None
+        return ConfigError(f"cannot write --ready-file {path}: {error.strerror or error}")
+    return None

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from kmirror.broker.config import BrokerConfig
-from kmirror.errors import ConfigError, CorruptData
+from kmirror.errors import ConfigError, CorruptData, DiskFailure
 from kmirror.limits import MAX_FILE_NAME_LENGTH
 from kmirror.protocol import uuids
 from kmirror.storage import checkpoints
@@ -34,14 +34,23 @@ class Identity:
     directory_id: bytes
 
 
+def _made_and_locked(fs: FileSystem, path: str) -> Lock:
+    """A path that cannot hold a directory is a mistake in the configuration, not a disk that fails."""
+    try:
+        fs.make_dirs(path)
+        return fs.lock(f"{path}/{checkpoints.LOCK_FILE}")
+    except (FileNotFoundError, DiskFailure) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"log.dirs: {path} cannot be used as the data directory: {reason}") from error
+
+
 class DataDirectory:
     """Locked, identified, checkpoints read, the mark of a clean stop taken. Raises StorageError, ConfigError."""
 
     def __init__(self, fs: FileSystem, path: str, config: BrokerConfig) -> None:
         self.fs = fs
         self.path = path.rstrip("/") or "/"
-        fs.make_dirs(self.path)
-        self._lock: Lock | None = fs.lock(f"{self.path}/{checkpoints.LOCK_FILE}")
+        self._lock: Lock | None = _made_and_locked(fs, self.path)
         try:
             self.identity, self.is_new = self._identify(config)
             self.clean = checkpoints.take_clean_shutdown(fs, self.path) or self.is_new

@@ -72,8 +72,8 @@ def describe(session: Session, kind: str, name: str, show_all: bool, as_json: bo
         print_json(rows)
         return
     print_table(
-        ("SETTING", "VALUE", "FROM"),
-        [(row["name"], "(hidden)" if row["sensitive"] else row["value"], row["source"]) for row in rows],
+        ("SETTING", "FROM", "VALUE"),  # last, because a list of topics can be long
+        [(row["name"], row["source"], "(hidden)" if row["sensitive"] else row["value"]) for row in rows],
         empty=f"{kind} {name} has no settings of its own; --all shows what it inherits",
     )
 

@@ -7,6 +7,7 @@ status 1 and a table of what is missing. `--no-wait` returns once the broker has
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -241,14 +242,17 @@ def describe(session: Session, name: str | None, failed: bool, watch: bool, as_j
             mirror_status.print_rows(rows)
 
     async def body(cluster: Cluster) -> None:
-        while True:
+        for turn in itertools.count():
             if name is None:
                 described = await mirror_status.describe(cluster)
             else:
                 described = [await mirror_status.describe_one(cluster, name)]
             rows = [row for mirror in described for row in mirror.rows if not failed or row["state"] == "FAILED"]
-            if watch and sys.stdout.isatty():
-                click.clear()
+            if sys.stdout.isatty():
+                if watch:
+                    click.clear()
+            elif turn and not as_json:
+                click.echo()
             show(rows)
             if not watch:
                 return

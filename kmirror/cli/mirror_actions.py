@@ -130,7 +130,7 @@ async def start(
         start_from=start_point(start_from),
     )
     response = await cluster.request(request, timeout_ms=ANSWER_MARGIN_MS + int(waiting.timeout_s * 1000))
-    accepted = _accepted(response, outcome, f"mirror {name}: topics were not started")
+    accepted = _accepted(response, outcome, f"mirror {name}: topics were not started", next_step=_lists_step(name))
     if not accepted:
         if not outcome.failed:
             outcome.notes.append("no topic matches yet; the patterns are kept and topics start as they appear")
@@ -259,14 +259,22 @@ async def _own_topics(cluster: Cluster, name: str, items: list[str]) -> tuple[li
 # --- after the answer -------------------------------------------------------------------------------------------------
 
 
-def _accepted(response: Any, outcome: Outcome, what: str, *, goes_on: Collection[int] = ()) -> list[str]:
+def _lists_step(name: str) -> str:
+    """What to do when the mirror's lists stand in the way: a repeated stop of a pattern leaves it in topics.exclude."""
+    return f"See topics.include and topics.exclude in: kmirror config describe mirror {name} --all"
+
+
+def _accepted(
+    response: Any, outcome: Outcome, what: str, *, goes_on: Collection[int] = (), next_step: str = ""
+) -> list[str]:
     """Topics without an error, or with one that says "not yet" (`goes_on`); the others go to `outcome.failed`.
 
     Raises Failure for a refusal as a whole.
     """
     refused = [topic for topic in response.topics if topic.error_code and topic.error_code not in goes_on]
     if response.error_code not in goes_on and (not response.topics or not refused):
-        check(response.error_code, response.error_message, what)
+        step = next_step if response.error_code == ErrorCode.INVALID_REQUEST else ""
+        check(response.error_code, response.error_message, what, next_step=step)
     outcome.failed += [
         (topic.topic_name, None, None, refusal(topic.error_code, topic.error_message)) for topic in refused
     ]

@@ -22,10 +22,12 @@ def is_pattern(item: str) -> bool:
 
 def topic_matcher(items: Sequence[str]) -> re.Pattern[str]:
     """Names and regular expressions; the whole name has to match, a plain name matches itself. Raises BadUsage."""
-    try:
-        return re.compile("|".join(f"(?:{item if is_pattern(item) else re.escape(item)})" for item in items) or r"(?!)")
-    except re.error as error:
-        raise BadUsage(f"'{','.join(items)}' is not a list of names or regular expressions: {error}") from error
+    for item in filter(is_pattern, items):
+        try:
+            re.compile(item)
+        except re.error as error:
+            raise BadUsage(f"'{item}' is neither a name nor a regular expression: {error}") from error
+    return re.compile("|".join(f"(?:{item if is_pattern(item) else re.escape(item)})" for item in items) or r"(?!)")
 
 
 async def topics_named(cluster: Cluster, names: Sequence[str]) -> list[Any]:
@@ -33,7 +35,10 @@ async def topics_named(cluster: Cluster, names: Sequence[str]) -> list[Any]:
     response = await cluster.metadata(list(names) if names else None)
     unknown = [f"{topic.name}: {refusal(topic.error_code, None)}" for topic in response.topics if topic.error_code]
     if unknown and names:
-        raise Failure("; ".join(unknown), next_step="List what there is with: kmirror topic list")
+        raise Failure(
+            "; ".join(unknown),
+            next_step="List what there is with: kmirror topic list; make one with: kmirror topic create",
+        )
     topics = [topic for topic in response.topics if not topic.error_code and (names or not topic.is_internal)]
     return sorted(topics, key=lambda topic: topic.name)
 

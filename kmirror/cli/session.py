@@ -86,12 +86,13 @@ def as_failure(error: BaseException, address: str) -> Failure | None:
     """The readable form of what a peer did, or None for anything else."""
     if isinstance(error, UnsupportedByPeer):
         return CannotReach(
-            f"the broker at {address} cannot do this: {error}",
+            f"the broker cannot do this: {error}",
             next_step="Mirror commands need a kmirror with the feature mirror.version at 1.",
         )
     if isinstance(error, PeerError):
+        text = str(error)
         return CannotReach(
-            f"cannot reach a broker at {address}: {error}",
+            text if address in text else f"cannot reach a broker at {address}: {text}",
             next_step="Check that it runs (kmirror serve) and that --bootstrap names its address.",
         )
     if isinstance(error, DecodeError):

@@ -27,7 +27,7 @@ from construct import (
 
 from kmirror.errors import CorruptData, DecodeError
 from kmirror.protocol.compression import Compression, decompress
-from kmirror.protocol.dissect import Node
+from kmirror.protocol.dissect import Node, show
 
 
 def _size_of(name: str) -> Any:
@@ -109,11 +109,21 @@ def _located(struct: Any, stream: io.BytesIO, parent: Node, shift: int, context:
         start = stream.tell()
         value = member._parsereport(stream, context, "")
         context[member.name] = value
-        parent.children.append(Node(member.name, _kind(member), start + shift, stream.tell() + shift, value))
+        shown = _headers_text(value) if isinstance(value, list) else value
+        parent.children.append(Node(member.name, _kind(member), start + shift, stream.tell() + shift, shown))
+
+
+def _headers_text(headers: list[Any]) -> str:
+    """A record's headers in one line: names repeat and order counts, so no dict."""
+    return ", ".join(f"{h.name.decode(errors='replace')}={show('value', h.value)}" for h in headers)
 
 
 def _kind(member: Any) -> str:
     names = {Int8sb: "int8", Int16sb: "int16", Int32sb: "int32", Int64sb: "int64", Int32ub: "uint32", ZigZag: "varint"}
+    if isinstance(member.subcon, construct.Rebuild):  # see _size_of
+        return "varint"
+    if isinstance(member.subcon, Array):
+        return "headers"
     return next((name for subcon, name in names.items() if member.subcon is subcon), "bytes")
 
 

@@ -228,9 +228,13 @@ class Connection:
         peer_min, peer_max = self.peer.versions.get(api.key, (0, -1))
         version = min(api.max_version, peer_max, api.max_version if highest is None else highest)
         if version < max(api.min_version, peer_min):
-            has = f"serves versions {peer_min} to {peer_max}" if peer_max >= 0 else "does not serve it"
+            peer = f"{self.host}:{self.port}"
+            if peer_max < 0:
+                raise UnsupportedByPeer(f"{api_name}: {peer} does not serve it")
             ours = f"{api.min_version} to {api.max_version if highest is None else min(highest, api.max_version)}"
-            raise UnsupportedByPeer(f"{api_name}: {self.host}:{self.port} {has}, needed is one of {ours}")
+            raise UnsupportedByPeer(
+                f"{api_name}: {peer} serves versions {peer_min} to {peer_max}, needed is one of {ours}"
+            )
         return version
 
     def supports(self, api_name: str, lowest: int = 0) -> bool:

@@ -9,6 +9,7 @@ read passes a checkpoint; the checkpoint stands *before* the read, so a cancella
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -153,7 +154,8 @@ async def dial_tcp(host: str, port: int) -> SocketTransport:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raw.close()
-            reasons.append(f"{address[0]}: {error.strerror or error}")
+            # Trio's text repeats the address; the number alone gives the plain words
+            reasons.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
         except BaseException:
             raw.close()
             raise

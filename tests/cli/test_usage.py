@@ -140,3 +140,20 @@ def test_bytes_never_reach_the_terminal_raw() -> None:
     assert display.readable(b"\xff") == "0xff"
     assert display.readable(None) is None
     assert display.readable(b"") == ""
+
+
+@pytest.mark.parametrize("options", [("--data-dir", "{file}"), ("--data-dir", "{dir}/d", "--ready-file", "{dir}/no/x")])
+def test_serve_says_which_path_cannot_be_used(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    places = {"file": str(tmp_path / "file"), "dir": str(tmp_path)}
+    arguments = ["serve", "--listen", "127.0.0.1:0", *(option.format_map(places) for option in options)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "kmirror.cli.main", *arguments], capture_output=True, text=True, timeout=30
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("kmirror serve: ") and len(ran.stderr.splitlines()) == 1, ran.stderr
+
+
+def test_a_bad_expression_is_named_as_it_was_written() -> None:
+    with pytest.raises(BadUsage, match=r"'\['.* at position 0"):
+        topic_matcher(["orders", "["])

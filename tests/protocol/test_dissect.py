@@ -136,3 +136,10 @@ def test_control_batches_say_what_they_are() -> None:
     assert "EndTxnMarker(coordinator_epoch=3)" in text
     assert "MirrorPidReset" in text
     assert "transactional, control" in text
+
+
+def test_a_records_headers_are_shown_in_their_order_and_repeats_too() -> None:
+    data = build_batch([Record(None, b"v", headers=[("a", b"1"), ("a", None)])], timestamp_ms=0)
+    text = "\n".join(line for node in dissect_batch.dissect_batches(data) for line in node.lines())
+    assert "headers = 'a=[1] 31, a=null'  <headers>" in text
+    assert "key_size = -1  <varint>" in text
