@@ -1,0 +1,48 @@
+"""Handlers, their docstrings, the table, the registry and docs/APIS.md say the same."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import kmirror
+from kmirror.protocol import registry
+from kmirror.server import handlers
+from kmirror.server.apis import describe, module_of, page
+from kmirror.server.handlers import TABLE
+
+ROOT = Path(kmirror.__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("key", sorted(TABLE))
+def test_a_handler_is_what_its_row_says(key: int) -> None:
+    served, api, module = TABLE[key], registry.by_key[key], module_of(key)
+    found = describe(module)
+    assert (found.key, found.name) == (key, api.name)
+    assert (served.first_version, served.max_version) == module.VERSIONS
+    assert api.min_version <= served.first_version <= served.max_version <= api.max_version
+    span = f"{served.first_version}-{served.max_version}"
+    assert found.paragraphs["Versions"].startswith((span, f"{served.first_version}."))
+    context, request = inspect.signature(module.handle, eval_str=False).parameters.values()
+    assert request.annotation == f"{api.name}Request"
+    assert context.annotation == "RequestContext"
+
+
+def test_every_module_beside_the_table_is_in_it() -> None:
+    modules = {path.stem for path in Path(handlers.__file__).parent.glob("*.py")} - {"__init__"}
+    assert modules == {served.module for served in TABLE.values()}
+
+
+def test_the_page_is_what_the_handlers_say() -> None:
+    """Repair with: python -m kmirror.server.apis > docs/APIS.md"""
+    assert (ROOT / "docs" / "APIS.md").read_text(encoding="utf-8") == page()
+
+
+def test_a_docstring_without_form_is_found() -> None:
+    module = type(handlers)("broken")
+    for text in ("no title", "Name (1): x\n\nVersions: 1.", "Name (1): x\n\nSomething: else"):
+        module.__doc__ = text
+        with pytest.raises(ValueError, match="broken"):
+            describe(module)
