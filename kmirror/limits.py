@@ -91,6 +91,13 @@ RECENT_BATCHES_REMEMBERED = 4096
 """Batch positions that the active segment keeps in memory, so that readers near the end need no index and no read."""
 HEADER_WINDOW_BYTES = 64 * 1024
 """Bytes read at a time when only headers are wanted: several hundred small batches, cheap to waste on a large one."""
+DISK_RESERVE_BYTES = 64 * 1024 * 1024
+"""Clients and mirrors are refused while less is free: metadata, mirror states and checkpoints are a few kilobytes each,
+and a roll writes indexes of a few megabytes."""
+DISK_RESERVE_SHARE = 16
+"""One part in so many of a disk that is too small for that."""
+SPACE_RETRY_MS = 200
+"""Pause of the commit thread when a flush found no space for its small files; nothing else can be flushed meanwhile."""
 SCAN_WINDOW_BYTES = 1024 * 1024
 """Bytes read at a time when whole batches are wanted (recovery, comparing, copying)."""
 MAX_SLICES_PER_READ = 8

@@ -6,7 +6,7 @@ back. Rounds may cover any number of logs.
 
 What must hold: a callback runs on the loop after the flush that covers everything appended before `dirty` was called
 (or after the log was cut). A sync that fails is never tried again; the port reports it to `fatal` and calls nobody
-back.
+back. One that finds no space for its small files is (DiskFull: nothing was half done), and nobody is called before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kmirror.errors import DiskFailure
+from kmirror.errors import DiskFailure, DiskFull
 from kmirror.limits import MAX_INLINE_FLUSH_ROUNDS
 from kmirror.storage.log import Log
 
@@ -57,21 +57,27 @@ class InlineFlush:
                 if not self._waiting or self.failed:
                     return
                 waiting, self._waiting = self._waiting, {}
-                self._round(list(waiting.values()))
+                if not self._round(list(waiting.values())):
+                    return
             raise RuntimeError(f"logs are still dirty after {MAX_INLINE_FLUSH_ROUNDS} rounds")
         finally:
             self._running = False
 
-    def _round(self, entries: list[tuple[Log, list[Done]]]) -> None:
+    def _round(self, entries: list[tuple[Log, list[Done]]]) -> bool:
+        """False when there was no space: the round is left for the next run."""
         try:
             for log, _callbacks in entries:
                 flush_now(log)
+        except DiskFull:
+            self._waiting = {id(log): (log, callbacks) for log, callbacks in entries}
+            return False
         except DiskFailure as error:
             self.failed = True
             if self.fatal is None:
                 raise
             self.fatal(error)
-            return
+            return True
         for _log, callbacks in entries:
             for done in callbacks:
                 done()
+        return True

@@ -30,6 +30,7 @@ from kmirror.slices import FileSlice
 from kmirror.storage.errors import UnsupportedLayout
 from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
 from kmirror.storage.producer_state import AppendOrigin
+from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Services:
 
     flush: FlushPort
     clock: Clock
+    space: SpaceGuard
     fatal: Callable[[BaseException], None]
 
 
@@ -250,6 +252,8 @@ class Partition:
         log = self.log
         before = log.first_undecided_offset
         try:
+            if origin is not AppendOrigin.COORDINATOR:
+                self._services.space.take(len(data))
             result = log.append(
                 data,
                 origin=origin,

@@ -31,16 +31,18 @@ from kmirror.broker.metadata import (
 from kmirror.broker.partition import Partition, Services
 from kmirror.broker.producer_ids import ProducerIdAllocator
 from kmirror.broker.runtime import RecordCodec, Runtime
+from kmirror.broker.storage_codes import api_error
 from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin, name_problem
 from kmirror.broker.topic_config import BrokerLayers, ConfigEntry
 from kmirror.clock import Clock
 from kmirror.effects import Effects, LogId, Promise, StateRecord
-from kmirror.errors import ApiError
+from kmirror.errors import ApiError, StorageError
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import cluster_metadata as records
 from kmirror.storage.filesystem import FileSystem
 from kmirror.storage.log import Log, LogConfig, LogMode
+from kmirror.storage.space import SpaceGuard
 
 if TYPE_CHECKING:
     from kmirror.broker.fetch import FetchSessions
@@ -97,7 +99,7 @@ class World:
         self.node_id = directory.identity.node_id
         self.image = MetadataImage()
         self.closed = False
-        self._services = Services(flush, clock, fatal)
+        self._services = Services(flush, clock, SpaceGuard(fs, directory.path), fatal)
         self._metadata = self._metadata_partition()
         self.runtime = Runtime(clock, self._partition_of)
         self.runtime.register(METADATA_TOPIC, _METADATA_CODEC, lambda record: self.image.replay(record.value))
@@ -373,12 +375,15 @@ class World:
     def delete_records(self, topic_name: str, index: int, offset: int) -> int:
         """Raise the log start to `offset` (-1: high watermark), durably. Returns the low watermark.
 
-        Raises ApiError 1, 3, 17, 44, 145.
+        Raises ApiError 1, 3, 17, 44, 56, 145; DiskFailure.
         """
         partition = self.partition(topic_name, index)
         self.check_not_mirrored(topic_name)
         low_watermark = partition.delete_records(offset)
-        self.write_log_starts()
+        try:
+            self.write_log_starts()
+        except StorageError as error:  # the start is raised; the next checkpoint says so too
+            raise api_error(error) from error
         return low_watermark
 
     def check_not_mirrored(self, topic_name: str) -> None:

@@ -7,7 +7,11 @@ the Kafka exception it stands for. `CorruptData`, `ReadOnlyLog`, `DiskFull` and 
 
 from __future__ import annotations
 
-from kmirror.errors import CorruptData, StorageError
+from kmirror.errors import CorruptData, DiskFull, StorageError
+
+
+class OutOfDescriptors(DiskFull):
+    """No file can be opened: like a full disk, nothing is kept of what was tried, and it heals by itself."""
 
 
 class AppendRefused(StorageError):

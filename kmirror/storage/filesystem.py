@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
-from kmirror.errors import DiskFailure, DiskFull, StorageError
-from kmirror.storage.errors import StorageLocked
+from kmirror.errors import DiskFailure, DiskFull
+from kmirror.storage.errors import OutOfDescriptors, StorageLocked
 
 Buffer = bytes | bytearray | memoryview
 
@@ -113,7 +113,7 @@ def translate(error: OSError, what: str) -> NoReturn:
     if error.errno in _NO_SPACE:
         raise DiskFull(f"{what}: {error.strerror}") from error
     if error.errno in _NO_DESCRIPTORS:
-        raise StorageError(f"{what}: {error.strerror}; raise the limit of open files (ulimit -n)") from error
+        raise OutOfDescriptors(f"{what}: {error.strerror}; raise the limit of open files (ulimit -n)") from error
     raise DiskFailure(f"{what}: {error.strerror or error}") from error
 
 

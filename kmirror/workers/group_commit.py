@@ -8,19 +8,26 @@ What must hold:
 - a `done` callback runs on the loop, after the log's `finish_flush`, for every append that the round covered;
 - the order after a round: start the next one, move the flushed offsets (and with them the high watermarks, which wakes
   parked fetches), then send the replies that became ready, each connection's in one call;
-- a flush that failed is never tried again: memory and disk may disagree, the process stops (`fatal`).
+- a flush that failed is never tried again: memory and disk may disagree, the process stops (`fatal`);
+- a flush whose small files find no space has not failed: they are written whole or not at all. It goes on when there is
+  some, and until then nobody is told that anything is on disk.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 
 import trio
 
+from kmirror.errors import DiskFull
+from kmirror.limits import SPACE_RETRY_MS
 from kmirror.storage.flush import FlushTicket
 from kmirror.storage.log import Log
+
+log = logging.getLogger("kmirror.workers")
 
 Done = Callable[[], None]
 
@@ -38,6 +45,7 @@ class GroupCommit:
         self._in_thread = False
         self._held = 0
         self._failed = False
+        self._closing = threading.Event()
         self._work: queue.SimpleQueue[list[FlushTicket] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
@@ -96,13 +104,26 @@ class GroupCommit:
             failure: Exception | None = None
             try:
                 for ticket in tickets:
-                    ticket.sync()
+                    self._sync(ticket)
             except Exception as error:
                 failure = error
             try:
                 self._token.run_sync_soon(self._finish_round, failure)
             except trio.RunFinishedError:
                 return
+
+    def _sync(self, ticket: FlushTicket) -> None:
+        told = False
+        while True:
+            try:
+                ticket.sync()
+                return
+            except DiskFull as error:
+                if not told:
+                    log.error("a flush waits for space: %s", error)
+                    told = True
+                if self._closing.wait(SPACE_RETRY_MS / 1000):
+                    raise
 
     def _finish_round(self, failure: Exception | None) -> None:
         """On the loop. An exception here would end the whole run without a word, so none leaves."""
@@ -126,11 +147,12 @@ class GroupCommit:
             self._fatal(error)
 
     def close(self) -> None:
-        """Let the running round end and stop the thread; blocks for as long as one flush takes.
+        """Let the running round end and stop the thread; blocks for as long as one flush takes, space or no space.
 
         What is still dirty stays so: closing the logs flushes them.
         """
         if self._thread is not None:
+            self._closing.set()
             self._work.put(None)
             self._thread.join()
             self._thread = None
