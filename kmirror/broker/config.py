@@ -47,7 +47,7 @@ def parse_value(name: str, kind: int, text: str) -> Value:
     if kind in _INTEGER_RANGES:
         low, high = _INTEGER_RANGES[kind]
         try:
-            number = int(text)
+            number = int(text.replace("_", "?"))  # Python would take 1_000, Java does not
         except ValueError:
             raise ConfigError(f"{name}: {text!r} is not a whole number") from None
         if not low <= number <= high:

@@ -66,9 +66,17 @@ class ConfigAdmin:
             if resource_type == TOPIC_RESOURCE and not name:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
             _check_operations(ops)
-            current = self._current(resource_type, name)
+            missing: ApiError | None = None
+            try:
+                current = self._current(resource_type, name)
+            except ApiError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                current, missing = {}, error  # said only when the change itself is right (ConfigurationControlManager)
             wanted = self._applied(resource_type, current, ops, replace=replace)
             self._check(resource_type, name, wanted, changed={op.name for op in ops})
+            if missing is not None:
+                raise missing
         except ConfigError as error:
             code = ErrorCode.INVALID_REQUEST if resource_type == BROKER_RESOURCE else ErrorCode.INVALID_CONFIG
             promise.fail(ApiError(code, str(error)))
@@ -152,7 +160,7 @@ class ConfigAdmin:
         if text is None:
             text = self._inherited(resource_type, op.name) or ""
         items = [item.strip() for item in text.split(",") if item.strip()]
-        given = [item.strip() for item in (op.value or "").split(",") if item.strip()]
+        given = [item.strip() for item in (op.value or "").rstrip(",").split(",")]  # an empty one is refused later
         if op.operation == ConfigOperation.APPEND:
             items += [item for item in given if item not in items]
         else:

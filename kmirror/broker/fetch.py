@@ -135,8 +135,8 @@ class FetchSessions:
             return FetchContext(world, self, request, api_version, {}, error_code=error)
         self._update(session, request, with_ids)
         if not session.rows:
-            del self._sessions[session.session_id]
-            return FetchContext(world, self, request, api_version, {})
+            del self._sessions[session.session_id]  # what was asked for with it is answered without a session
+            return FetchContext(world, self, request, api_version, dict(_rows(request, with_ids)))
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         session.used_ms = self._clock.monotonic_ms()
@@ -245,6 +245,7 @@ class FetchContext:
                 partitions.append(answer.partition)
         if self._absent is None:
             self._absent = frozenset(id(answer.row) for answer in absent)
+        absent.sort(key=lambda answer: answer.error_code != ErrorCode.UNKNOWN_TOPIC_ID)  # the order of KafkaApis
         ready = now or not answers or size_bytes >= self.min_bytes
         return Gathered(answers + absent, size_bytes, ready, partitions)
 
@@ -299,7 +300,8 @@ class FetchContext:
         else:
             chosen = gathered.answers
             if self._wants_session and self._rows:
-                session = self._sessions.create(self._rows, uses_topic_ids=self._with_ids)
+                rows = {(answer.row.topic, answer.row.index): answer.row for answer in chosen}  # the answer's order
+                session = self._sessions.create(rows, uses_topic_ids=self._with_ids)
                 for answer in chosen:
                     _remember(answer)
         return FetchResponse(
@@ -363,7 +365,7 @@ class FetchContext:
             aborted_transactions=None,
             records=list(read.slices),
         )
-        if self.isolation_level == READ_COMMITTED:
+        if self.isolation_level == READ_COMMITTED and read.diverging is None:
             row.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in read.aborted or ()

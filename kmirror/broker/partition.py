@@ -25,13 +25,14 @@ from kmirror.effects import Promise
 from kmirror.errors import ApiError, CorruptData, DiskFailure, StorageError
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import Buffer, parse_header
+from kmirror.protocol.records import CODEC_MASK, CRC_START, HEADER_SIZE_BYTES, MAGIC_POSITION, Buffer
 from kmirror.slices import FileSlice
-from kmirror.storage.errors import UnsupportedLayout
+from kmirror.storage.errors import InvalidRecord, NotOneBatch, UnsupportedLayout
 from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
 from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
+from kmirror.storage.validation import NEWEST_MAGIC, single_batch
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ FIRST_PRODUCE_WITH_ZSTD = 7
 NO_EPOCH = -1
 """Only this number means that no epoch is given; other negative ones are epochs older than all (so in Kafka)."""
 UNKNOWN = (-1, -1)
+_CODEC_AT = CRC_START + 1
+"""The low byte of a batch's attributes."""
 
 
 @dataclass(slots=True)
@@ -214,12 +217,13 @@ class Partition:
         """
         if self.deleted:
             raise self._gone()
+        self._check_records(records, api_version)
+        assert records is not None
         if acks not in (-1, 0, 1):
+            self._check_shape(records)
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if self.internal and not internal_allowed:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {self.topic_name}")
-        self._check_records(records, api_version)
-        assert records is not None
         return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps)
 
     def append_coordinator(
@@ -271,17 +275,22 @@ class Partition:
         self._advance()
         return result
 
+    def _check_shape(self, records: Buffer) -> None:
+        """One batch or not: what Kafka looks at before it looks at acks. Raises ApiError 2, 87."""
+        try:
+            single_batch(records)
+        except (NotOneBatch, CorruptData) as error:
+            raise api_error(error) from error
+        except InvalidRecord:
+            return
+
     def _check_records(self, records: Buffer | None, api_version: int) -> None:
         """What the log cannot know: that there is something, and what this version may carry (KIP-110)."""
         if records is None or len(records) == 0:
             raise ApiError(ErrorCode.INVALID_RECORD, f"a Produce request needs one record batch for {self}")
-        if api_version < FIRST_PRODUCE_WITH_ZSTD:
-            try:
-                header = parse_header(records)
-            except StorageError as error:
-                raise api_error(error) from error
-            if header.compression == Compression.ZSTD:
-                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
+        readable = len(records) >= HEADER_SIZE_BYTES and records[MAGIC_POSITION] == NEWEST_MAGIC
+        if api_version < FIRST_PRODUCE_WITH_ZSTD and readable and records[_CODEC_AT] & CODEC_MASK == Compression.ZSTD:
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -423,7 +432,7 @@ class Partition:
         if epoch == NO_EPOCH or epoch > max(self.leader_epoch, latest):
             return UNKNOWN
         if latest < 0:
-            return (epoch, log.log_end_offset) if epoch >= 0 else UNKNOWN
+            return epoch, log.log_end_offset
         if epoch >= latest:
             return latest, log.log_end_offset
         return log.epochs.end_offset_for(epoch, log.log_end_offset)
@@ -484,7 +493,7 @@ class Partition:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {self.topic_name}"
             )
         log = self.log
-        if "delete" not in log.config.cleanup_policy:
+        if log.config.compact and not log.config.delete:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION, f"{self} has cleanup.policy={log.config.cleanup_policy}: add delete to it"
             )

@@ -258,6 +258,19 @@ def effective(name: str, overrides: Mapping[str, str], layers: BrokerLayers) -> 
     return default, DEFAULT
 
 
+def canonical(name: str, kind: int, text: str) -> str:
+    """A value as Kafka says it again: parsed and written anew (ConfigDef.convertToString)."""
+    try:
+        value = parse_value(name, kind, text)
+    except ConfigError:
+        return text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(dict.fromkeys(value) if name == "cleanup.policy" else value)
+    return text.strip() if isinstance(value, float) else str(value)
+
+
 def describe(overrides: Mapping[str, str], layers: BrokerLayers) -> list[ConfigEntry]:
     """All topic properties in Kafka's order."""
     entries: list[ConfigEntry] = []
@@ -265,7 +278,8 @@ def describe(overrides: Mapping[str, str], layers: BrokerLayers) -> list[ConfigE
         value, source = effective(name, overrides, layers)
         synonyms: list[tuple[str, str | None, int]] = []
         if name in overrides:
-            synonyms.append((name, overrides[name], DYNAMIC_TOPIC))
+            value = canonical(name, kind, overrides[name])
+            synonyms.append((name, value, DYNAMIC_TOPIC))
         if broker_name:
             synonyms += layers.chain(broker_name)
         entries.append(ConfigEntry(name, value, source, kind, synonyms=synonyms, documentation=documentation))

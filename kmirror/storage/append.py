@@ -151,15 +151,16 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
     not count (compressed only), or for a largest timestamp that the header does not tell. Kafka: LogValidator."""
     config = log.config
     summary = summarize(data, header)
+    keyless: tuple[int, ...] = ()
     if config.compact and summary.keyless_count:
-        raise InvalidRecord(
-            f"{summary.keyless_count} records without a key; a compacted topic needs keys",
-            record_indexes=indexes_where(data, lambda record: record.key is None),
-        )
+        keyless = indexes_where(data, lambda record: record.key is None)
     create_time = config.message_timestamp_type != "LogAppendTime"
     if header.attributes & LOG_APPEND_TIME_BIT:
         if not create_time or header.max_timestamp == NO_TIMESTAMP:
-            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+            raise InvalidTimestamp(
+                "a producer must not set the timestamp type LogAppendTime",
+                record_indexes=tuple(range(header.record_count)),
+            )
         data = without_append_time(data, header)  # Kafka: the topic's type replaces what the producer says
         header = parse_header(data)
         summary = summarize(data, header)
@@ -170,6 +171,11 @@ def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tupl
             now_ms=now_ms,
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
+            keyless=keyless,
+        )
+    if keyless:
+        raise InvalidRecord(
+            f"{summary.keyless_count} records without a key; a compacted topic needs keys", record_indexes=keyless
         )
     codec = header.compression if config.compression_type == "producer" else _CODECS[config.compression_type]
     if (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kmirror.errors import OffsetOutOfRange
 from kmirror.limits import MAX_SLICES_PER_READ
-from kmirror.protocol.records import BatchHeader, read_records
+from kmirror.protocol.records import NO_TIMESTAMP, BatchHeader, read_records
 from kmirror.slices import FileSlice
 from kmirror.storage.segment import Segment
 from kmirror.storage.txn_index import AbortedTransaction
@@ -124,8 +124,10 @@ def max_timestamp_offset(log: Log, limit_offset: int) -> TimestampOffset | None:
     for segment in log.segments:
         if segment.size_bytes and (best is None or segment.max_timestamp[0] > best.max_timestamp[0]):
             best = segment
-    if best is None or best.max_timestamp[0] < 0:
+    if best is None:
         return None
+    if best.max_timestamp[0] < 0:  # no record has a time: the first one, as in Kafka
+        return _first_with(best, NO_TIMESTAMP, best.base_offset, limit_offset)
     return _first_with(best, best.max_timestamp[0], best.max_timestamp[1], limit_offset)
 
 

@@ -258,21 +258,30 @@ def _skip_headers(payload: Buffer, at: int, end: int, index: int) -> int:
 
 
 def check_timestamps(
-    data: Buffer, summary: RecordSummary, *, now_ms: int, before_max_ms: int, after_max_ms: int
+    data: Buffer,
+    summary: RecordSummary,
+    *,
+    now_ms: int,
+    before_max_ms: int,
+    after_max_ms: int,
+    keyless: tuple[int, ...] = (),
 ) -> None:
     """LogValidator.validateTimestamp for CreateTime; records without a timestamp (-1) pass. Raises InvalidTimestamp.
 
     A batch with both -1 and real times is judged by its smallest real one only when the limit could matter at all.
+    `keyless`: records that are refused already, whose times do not matter; a wrong time of another one decides what
+    the answer is called.
     """
     low, high = summary.min_timestamp, summary.max_timestamp
     if high - now_ms > after_max_ms or (low >= 0 and now_ms - low > before_max_ms):
         earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
+        bad = indexes_where(data, lambda record: record.timestamp >= 0 and not earliest <= record.timestamp <= latest)
+        if keyless and set(keyless).issuperset(bad):
+            return
         raise InvalidTimestamp(
             f"timestamps {low} to {high} are not all within [{earliest}, {latest}] "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-            record_indexes=indexes_where(
-                data, lambda record: record.timestamp >= 0 and not earliest <= record.timestamp <= latest
-            ),
+            record_indexes=tuple(sorted({*bad, *keyless})),
         )
 
 

@@ -142,7 +142,7 @@ def test_when_to_answer() -> None:
     context, gathered = fetcher.begin({**absent, **idle})
     assert not gathered.ready, "what is not here was set aside before anything was read"
     told = [row for topic in context.respond(gathered).responses for row in topic.partitions]
-    assert [row.error_code for row in told] == [0, 3, 100], "and is last"
+    assert [row.error_code for row in told] == [0, 100, 3], "and is last"
     assert [row.aborted_transactions for row in told] == [None, [], []]
     context, gathered = fetcher.begin(idle)
     woken: list[int] = []

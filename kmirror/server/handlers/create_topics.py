@@ -16,9 +16,10 @@ from collections import Counter
 
 from kmirror.broker import topic_config
 from kmirror.broker.metadata import METADATA_TOPIC, TopicState
-from kmirror.broker.topic_admin import CreateTopicSpec
+from kmirror.broker.topic_admin import NOT_GIVEN, CreateTopicSpec
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
+from kmirror.limits import MAX_PARTITIONS_PER_REQUEST
 from kmirror.protocol.api.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -37,8 +38,12 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
     count = Counter(topic.name for topic in request.topics)
     refused: list[CreatableTopicResult] = []
     started: list[tuple[str, Promise[TopicState]]] = []
-    for topic in request.topics:
-        if count[topic.name] == 1 and topic.name != METADATA_TOPIC:
+    candidates = [topic for topic in request.topics if count[topic.name] == 1 and topic.name != METADATA_TOPIC]
+    if _partition_total(context, candidates) > MAX_PARTITIONS_PER_REQUEST:
+        reason = f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request: create the topics one by one"
+        refused += [_refused(topic.name, ErrorCode.POLICY_VIOLATION, reason) for topic in candidates]
+    else:
+        for topic in candidates:
             started.append((topic.name, context.world.create_topic(_spec(topic, request.validate_only))))
     for name in count:
         if count[name] > 1:
@@ -51,8 +56,15 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
     return CreateTopicsResponse(topics=[*made, *refused])
 
 
+def _partition_total(context: RequestContext, topics: list[CreatableTopic]) -> int:
+    """ReplicationControlManager.validateTotalNumberOfPartitions, which comes before all other checks."""
+    default = context.world.config.integer("num.partitions")
+    counts = [len(topic.assignments) or topic.num_partitions for topic in topics]
+    return sum(default if count == NOT_GIVEN else max(0, count) for count in counts)
+
+
 def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
-    assigned = Counter(assignment.partition_index for assignment in topic.assignments)
+    times_assigned = Counter(assignment.partition_index for assignment in topic.assignments)
     return CreateTopicSpec(
         name=topic.name,
         partition_count=topic.num_partitions,
@@ -60,7 +72,7 @@ def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
         configs={config.name: config.value for config in topic.configs},
         assignments={assigned.partition_index: list(assigned.broker_ids) for assigned in topic.assignments},
         validate_only=validate_only,
-        assigned_twice=next((index for index, count in assigned.items() if count > 1), None),
+        assigned_twice=next((index for index, count in times_assigned.items() if count > 1), None),
     )
 
 
@@ -81,7 +93,7 @@ def _result(context: RequestContext, name: str, promise: Promise[TopicState]) ->
         configs=[
             CreatableTopicConfigs(
                 name=entry.name,
-                value=entry.value,
+                value=topic.configs.get(entry.name, entry.value),  # as it was given, unlike DescribeConfigs
                 read_only=entry.read_only,
                 config_source=entry.source,
                 is_sensitive=entry.sensitive,

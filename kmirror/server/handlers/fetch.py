@@ -10,8 +10,9 @@ offset. Records are never null. From version 13 topics are named by id; a topic 
 opened and is gone is UNKNOWN_TOPIC_OR_PARTITION, any other unknown id UNKNOWN_TOPIC_ID.
 
 Deviations: zstd topics below version 10 are UNSUPPORTED_COMPRESSION_TYPE, as KIP-110 has it; Kafka 4 sends the bytes.
-Only whole batches are sent. There are no follower fetches: replica ids are ignored and everybody reads like a consumer, below the high
-watermark. Divergence is reported to whoever sends a last fetched epoch. There is no preferred read replica.
+Only whole batches are sent, and one row may hold batches of several segments. There are no follower fetches: replica
+ids are ignored and everybody reads like a consumer, below the high watermark. Divergence is reported to whoever sends a
+last fetched epoch. There is no preferred read replica.
 """
 
 from __future__ import annotations
