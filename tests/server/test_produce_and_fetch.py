@@ -275,6 +275,7 @@ async def test_a_parked_fetch_leaves_nothing_behind(broker: Broker, autojump_clo
         connection = next(iter(broker.server.connections))
         connection.close()
         assert await client.is_closed()
+    await trio.testing.wait_all_tasks_blocked()
     assert not broker.world.partition("t", 0)._subscribers
     assert not broker.server.connections
 
