@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from kmirror import app
     from kmirror.storage.errors import StorageLocked
 
+    raise_descriptor_limit()
     try:
         properties = properties_of(options)
         app.run(properties, announce=_announce, ready_file=options.ready_file)
@@ -43,6 +46,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"kmirror serve: the broker had to stop: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the system lets this process have. The usual soft limit of 1024 is there for programs that
+    use select(); a broker keeps a descriptor for every partition and every client, and is stuck without."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # macOS refuses an infinite one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _announce(app: App) -> None:

@@ -54,6 +54,7 @@ class OpenListener:
 
     async def serve(self, server: Server) -> None:
         """Accept until cancelled."""
+        told = False
         while True:
             try:
                 sock, address = self._socket.accept()
@@ -62,9 +63,12 @@ class OpenListener:
                 continue
             except OSError as error:
                 if error.errno in _TRY_AGAIN:
-                    log.error("%s: cannot accept connections: %s", self.name, error.strerror)
+                    if not told:
+                        log.error("%s: cannot accept connections: %s (ulimit -n)", self.name, error.strerror)
+                    told = True
                     await trio.sleep(ACCEPT_RETRY_MS / 1000)
                 continue
+            told = False
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -105,6 +105,8 @@ class GroupCommit:
             try:
                 for ticket in tickets:
                     self._sync(ticket)
+            except DiskFull:
+                return  # the broker ends; what is dirty stays so
             except Exception as error:
                 failure = error
             try:
@@ -113,6 +115,7 @@ class GroupCommit:
                 return
 
     def _sync(self, ticket: FlushTicket) -> None:
+        """Raises DiskFailure; DiskFull only when the end did not wait for space."""
         told = False
         while True:
             try:

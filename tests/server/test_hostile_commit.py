@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from kmirror.errors import DiskFull
 from kmirror.workers import group_commit
@@ -48,11 +49,14 @@ async def test_a_flush_goes_on_when_there_is_space_again(monkeypatch: pytest.Mon
 
 
 async def test_a_flush_that_waits_for_space_does_not_stop_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = GroupCommit(fatal=lambda error: None)
+    fatal: list[BaseException] = []
+    commit = GroupCommit(fatal=fatal.append)
     log: Any = FullDisk(refusals=None)
     told: list[str] = []
     commit.start()
     commit.dirty(log, lambda: told.append("flushed"))
     commit.close()
+    await trio.testing.wait_all_tasks_blocked()
     assert log.syncs >= 1
     assert not told
+    assert not fatal, "a broker that was asked to stop has not failed"
