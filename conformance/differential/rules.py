@@ -132,7 +132,8 @@ _LISTED: tuple[Rule, ...] = (
         when=of_config(_FLUSH),
     ),
     Rule(
-        _CONFIG_PATHS, Kind.LISTED,
+        ("DescribeConfigs.results.configs.synonyms*", "DescribeConfigs.results.configs",
+         "DescribeConfigs.results.configs.config_source", "CreateTopics.topics.configs.config_source"), Kind.LISTED,
         "a new Kafka cluster records min.insync.replicas for all brokers (KIP-966), kmirror leaves the default",
         when=of_config(frozenset({"min.insync.replicas"})),
     ),
@@ -176,6 +177,14 @@ _LISTED: tuple[Rule, ...] = (
         ("Fetch.responses.partitions.records.batches",), Kind.LISTED,
         "Kafka ends a partition's records at the end of a segment, kmirror goes on in the next",
         when=lambda seen: seen.left is ABSENT and bool(seen.left_parent.records),
+    ),
+    Rule(
+        ("ListOffsets.topics.partitions.offset", "ListOffsets.topics.partitions.timestamp",
+         "ListOffsets.topics.partitions.leader_epoch"), Kind.LISTED,
+        "Kafka looks a time up in one segment: when that lies below the log start it finds nothing, kmirror goes on",
+        when=lambda seen: (
+            "trimmed" in seen.facts and (seen.left_parent.error_code, seen.left_parent.offset) == (0, -1)
+        ),
     ),
     Rule(
         ("Produce.responses.partition_responses.log_start_offset",), Kind.LISTED,

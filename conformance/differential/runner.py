@@ -126,7 +126,7 @@ class Runner:
         for side in self.sides:
             side.close()
 
-    def sequence(self, seed: int, step_count: int) -> bool:
+    def sequence(self, seed: int, step_count: int, *, before_cleaning: Callable[[], None] | None = None) -> bool:
         """One story of that many steps and its audit. True when nothing differed."""
         story = Story(seed, self.sides)
         self.report.seeds.append(seed)
@@ -142,6 +142,8 @@ class Runner:
         except NotSettled as error:
             self._found(story, -1, None, [Difference("(settling)", str(error), "")], None)
         finally:
+            if before_cleaning is not None:
+                before_cleaning()
             self._clean(story)
         return len(self.report.findings) == before
 

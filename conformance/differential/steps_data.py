@@ -309,4 +309,8 @@ def delete_records(story: Story) -> Step:
         topics = [DeleteRecordsTopic(name=name, partitions=[asked])]
         return DeleteRecordsRequest(topics=topics, timeout_ms=10_000)
 
-    return Step("DeleteRecords", version, f"{name}-{index} before {offset}", build)
+    def after(_left: Any, _right: Any) -> None:
+        if topic is not None:
+            topic.trimmed = True
+
+    return Step("DeleteRecords", version, f"{name}-{index} before {offset}", build, after)

@@ -161,7 +161,9 @@ def list_offsets(story: Story) -> Step:
             request.timeout_ms = 10_000
         return request
 
-    return Step("ListOffsets", version, f"{asked} isolation {isolation}", build)
+    trimmed = any(story.topics[name].trimmed for name, _, _, _ in asked if name in story.topics)
+    facts = frozenset({"trimmed"}) if trimmed else frozenset[str]()
+    return Step("ListOffsets", version, f"{asked} isolation {isolation}", build, facts=facts)
 
 
 def offset_for_leader_epoch(story: Story) -> Step:

@@ -28,6 +28,8 @@ class StoryTopic:
     partition_count: int
     configs: dict[str, str] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    trimmed: bool = False
+    """DeleteRecords may have moved its log start."""
     rewritten: bool = False
     """The broker compresses batches itself, or may have done so: stored bytes are then each broker's own."""
 
