@@ -128,6 +128,9 @@ class Machine(FailoverMixin):
             self.source_leader, self.source_epoch = event.leader, event.leader_epoch
             self._revoke()
             self._restart_decision()
+        if self._out_of_reach and self._retry_at_ms is not None:
+            self._retry_at_ms = now_ms  # what it waited for is here: no need to sit out the rest of the delay
+        self._out_of_reach = False
         if self.recorded.state is State.MIRRORING:
             self._background_bump(out, facts, self.source_epoch)
 
@@ -138,6 +141,7 @@ class Machine(FailoverMixin):
     def _on_source_unreachable(self, event: ev.SourceUnreachable, facts: Facts, now_ms: int, out: Outcome) -> None:
         self._metadata_wanted = False
         self._restart_decision()
+        self._out_of_reach = True
         if self._needs_source():
             self._fail(out, facts, now_ms, event.reason)
         elif self.recorded.state not in (State.STOPPING, State.STOPPED) or self._decide_from is not None:

@@ -114,6 +114,8 @@ class MachineCore:
         self._decide_from: ev.Decide | None = None
         self._begun: ev.Begin | None = None
         self._lost: str | None = None
+        self._out_of_reach = False
+        """The source could not be reached and has not been seen since."""
         self._agreed: tuple[int, int] | None = None
         self._suspect = False
         self._fence_to = -1

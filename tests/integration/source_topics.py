@@ -101,7 +101,8 @@ def _fill_transactions(source: Source) -> None:
     topic = source.create("transactions", partition_count=2)
 
     def begin(name: str, values: list[str], *, partition: int = 0) -> Producer:
-        producer = source.producer(transactional_id=f"{PREFIX}-{name}")
+        # an open transaction must stay open for as long as the module takes
+        producer = source.producer(transactional_id=f"{PREFIX}-{name}", transaction_timeout_ms=900_000)
         producer.init_transactions(30)
         producer.begin_transaction()
         for value in values:
