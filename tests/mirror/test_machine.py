@@ -246,3 +246,21 @@ def test_the_lme_stands_only_for_flushed_bytes() -> None:
     facts.flushed_offset = 9
     out = subject.step(ev.StepDone(out.actions[0].token), facts, 0)  # type: ignore[union-attr]
     assert out.write is not None and out.write.lineage == Lineage(3, 9, "c")
+
+
+def test_a_failed_partition_starts_again_with_the_sources_first_answer() -> None:
+    """Not after the rest of a delay that grew during the outage; other failures sit theirs out."""
+    for unreachable in (True, False):
+        subject = machine()
+        subject.desired = Desired.MIRRORING
+        subject.replay(Recorded(state=State.MIRRORING, retry_attempt=9, mirrored=True))
+        facts = Numbers(log_end_offset=1, flushed_offset=1)
+        failed = subject.step(
+            ev.SourceUnreachable("gone") if unreachable else ev.FetchError(code=2, message="corrupt"), facts, 0
+        )
+        settle(subject, failed, facts)
+        assert subject.recorded.state is State.FAILED
+        assert subject.retry_at_ms is not None
+        assert subject.retry_at_ms > 10_000
+        subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 1_000)
+        assert (subject.retry_at_ms == 1_000) is unreachable
