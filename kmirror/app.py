@@ -98,7 +98,8 @@ class App:
         """A disk failure, or a broken invariant: stop everything, keep the first cause."""
         if self.failure is None:
             self.failure = error
-            log.critical("the broker stops: %s", error, exc_info=error)
+            expected = isinstance(error, KmirrorError)  # its text says it all; anything else is a bug of ours
+            log.critical("the broker stops: %s", error, exc_info=None if expected else error)
         if self._scope is not None:
             self._scope.cancel()
 

@@ -17,10 +17,12 @@ from kmirror.protocol import uuids
 from kmirror.storage import checkpoints
 from kmirror.storage.checkpoints import TopicPartition
 from kmirror.storage.filesystem import FileSystem, Lock
+from kmirror.storage.segment import LOG_SUFFIX, offset_in
 
 log = logging.getLogger("kmirror.broker")
 
 META_VERSION = "1"
+METADATA_DIRECTORY = "__cluster_metadata-0"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
@@ -71,6 +73,11 @@ class DataDirectory:
         try:
             found = checkpoints.read_properties(self.fs, path)
         except FileNotFoundError:
+            if self.fs.exists(f"{self.path}/{METADATA_DIRECTORY}"):
+                raise CorruptData(
+                    f"{path} is missing, but there is data: without it the cluster would get another id. Restore it "
+                    "(version=1, cluster.id, node.id, directory.id), or start with an empty directory"
+                ) from None
             identity = Identity(uuids.to_text(uuids.random_id()), config.node_id, uuids.random_id())
             checkpoints.write_properties(
                 self.fs,
@@ -120,6 +127,16 @@ class DataDirectory:
     def mark_clean(self) -> None:
         checkpoints.write_clean_shutdown(self.fs, self.path)
 
+    def check_metadata_is_there(self) -> None:
+        """The metadata log is empty, which is right before anything else was written. Raises CorruptData."""
+        for name in self.fs.list_dir(self.path):
+            path = f"{self.path}/{name}"
+            if name != METADATA_DIRECTORY and self.fs.exists(f"{path}/{checkpoints.PARTITION_METADATA_FILE}"):
+                raise CorruptData(
+                    f"{self.path}/{METADATA_DIRECTORY} is missing or empty, but {path} holds a topic's records: "
+                    "restore it, or start with an empty directory"
+                )
+
     # -- partition directories -----------------------------------------------------------------------------------
 
     def partition_path(self, topic: str, index: int) -> str:
@@ -135,7 +152,14 @@ class DataDirectory:
             found = self._topic_id_of(path)
             if found == topic_id:
                 return path
-            if found is not None or self.fs.list_dir(path):
+            names = self.fs.list_dir(path)
+            if found is None and any(offset_in(name, LOG_SUFFIX) is not None for name in names):
+                raise CorruptData(
+                    f"{path}/{checkpoints.PARTITION_METADATA_FILE} is missing or damaged, so that nobody knows whose "
+                    f"records these are. Restore it (version: 0, topic_id: {uuids.to_text(topic_id)}), or move the "
+                    "directory away"
+                )
+            if found is not None or names:
                 self._set_aside(path, topic, index, removed=found in removed_ids, now_ms=now_ms)
         self._forget((topic, index))
         self.fs.make_dirs(path)

@@ -13,6 +13,7 @@ What must hold:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
 from kmirror.storage.validation import NEWEST_MAGIC, single_batch
+
+_log = logging.getLogger("kmirror.broker")
 
 T = TypeVar("T")
 
@@ -116,6 +119,8 @@ class Partition:
         self._open_log = open_log
         self._exists = exists
         self._log: Log | None = None
+        self._damage: str | None = None
+        """Why the log cannot be opened: found out once, not by reading all of it for every request."""
         self._mode = LogMode.WRITABLE
         self._high_watermark = 0
         self._undecided: deque[tuple[int, int]] = deque()
@@ -135,10 +140,14 @@ class Partition:
         if self._log is None:
             if self.deleted:
                 raise self._gone()
+            if self._damage is not None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._damage)
             try:
                 log = self._open_log()
             except (CorruptData, UnsupportedLayout) as error:
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} cannot be opened: {error}") from error
+                self._damage = f"{self} cannot be opened: {error}"
+                _log.error("%s; its clients get KAFKA_STORAGE_ERROR until the next start", self._damage)
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._damage) from error
             except StorageError as error:
                 raise self._refusal(error) from error
             log.mode = self._mode

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kmirror.broker import topic_config
@@ -142,6 +143,7 @@ class World:
     def _start(self) -> None:
         self.runtime.replay_log(METADATA_LOG)
         if self._metadata.log.log_end_offset == 0:
+            self.directory.check_metadata_is_there()
             self._write_first_records()
         for topic in list(self.image.creating.values()):
             self.publish(topic)
@@ -152,6 +154,7 @@ class World:
         live = {f"{topic.name}-{p.index}" for topic in self.image.topics_by_name.values() for p in topic.partitions}
         live.add(f"{METADATA_TOPIC}-0")
         self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
+        self._look_for_missing()
         if not self.directory.clean:
             self._recover_logs()
         if self.image.mirror_configs or MIRROR_STATE_TOPIC in self.image.topics_by_name:
@@ -186,14 +189,21 @@ class World:
         self.commit(Effects(records=[StateRecord(METADATA_LOG, None, record) for record in first]))
         flush_now(self._metadata.log)
 
+    def _look_for_missing(self) -> None:
+        """A partition's directory that somebody removed: it begins anew at 0, but not without a word."""
+        for partition in self.partitions():
+            end = self.directory.recovery_points.get((partition.topic_name, partition.index), 0)
+            if end and not partition.is_on_disk:
+                log.error(
+                    "%s has no directory, the last checkpoint knew of %d offsets: it is empty now", partition, end
+                )
+
     def _recover_logs(self) -> None:
         """After an unclean stop every log on disk is opened, so that what it says is known and flushed."""
         for partition in self.partitions():
             if partition.is_on_disk:
-                try:
+                with suppress(ApiError):  # the partition has said it, and says it to its clients
                     flush_now(partition.log)
-                except ApiError as error:
-                    log.error("%s; its clients get KAFKA_STORAGE_ERROR", error.message)
         flush_now(self._metadata.log)
 
     def _raise_epochs(self) -> None:

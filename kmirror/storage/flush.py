@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from kmirror.errors import CorruptData, DiskFailure, DiskFull
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, format_epochs, format_lines, parse_lines
 from kmirror.storage.filesystem import File, FileSystem
-from kmirror.storage.segment import SNAPSHOT_SUFFIX
+from kmirror.storage.segment import SNAPSHOT_SUFFIX, offset_in
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
@@ -190,9 +190,8 @@ def write_snapshot(log: Log, offset: int) -> str:
 
 def snapshot_offsets(log: Log) -> list[int]:
     """Ascending offsets of the `.snapshot` files."""
-    names = (name for name in log.fs.list_dir(log.directory) if name.endswith(SNAPSHOT_SUFFIX))
-    stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in names)
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    found = (offset_in(name, SNAPSHOT_SUFFIX) for name in log.fs.list_dir(log.directory))
+    return sorted(offset for offset in found if offset is not None)
 
 
 def remove_snapshots(log: Log, *, above: int | None = None) -> None:

@@ -38,6 +38,7 @@ from kmirror.storage.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    offset_in,
 )
 from kmirror.storage.txn_index import AbortedTransaction
 
@@ -69,7 +70,7 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     if not clean or rebuild_from < len(log.segments):
         log.cut_offset = facts.cut_offset
     _replay(log, rebuild_from, recovery_point, facts, facts_known=facts_known, epochs_known=epochs_known)
-    if not clean and log.log_end_offset < recovery_point:
+    if log.log_end_offset < recovery_point:
         log.report.missing_from_offset = log.log_end_offset
         log.report.notes.append(
             f"{log.directory} ends at {log.log_end_offset}, below its recovery point {recovery_point}"
@@ -97,13 +98,13 @@ def _tidy(log: Log) -> list[str]:
 
 
 def _find_segments(log: Log, names: list[str], log_start_offset: int) -> None:
-    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
+    bases = sorted(offset for name in names if (offset := offset_in(name, LOG_SUFFIX)) is not None)
     for name in names:
-        stem, dot, _ = name.partition(".")
-        orphan = name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)) and stem.isdigit() and dot
-        if orphan and int(stem) not in bases:
-            log.fs.remove(f"{log.directory}/{name}")
-            log.unsynced.directory = True
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            offset = offset_in(name, suffix)
+            if offset is not None and offset not in bases:
+                log.fs.remove(f"{log.directory}/{name}")
+                log.unsynced.directory = True
     if not bases:
         segment = append.new_segment(log, log_start_offset)
         segment.create()
@@ -115,10 +116,6 @@ def _find_segments(log: Log, names: list[str], log_start_offset: int) -> None:
         end = bases[index + 1] if index + 1 < len(bases) else base
         segment.attach(end, log.fs.file_size(segment.path()))
         log.segments.append(segment)
-
-
-def _is_segment(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
 
 
 def _read_facts(log: Log) -> tuple[Facts, bool]:

@@ -31,6 +31,14 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+def offset_in(name: str, suffix: str) -> int | None:
+    """The offset of a file called as `file_name` would call it; None for anything else that lies in a directory."""
+    digits = name.removesuffix(suffix)
+    return (
+        int(digits) if len(digits) == 20 and digits + suffix == name and digits.isascii() and digits.isdigit() else None
+    )
+
+
 class Segment:
     """`size_bytes` is where the next batch goes; `next_offset` the offset behind the last batch."""
 
