@@ -111,6 +111,11 @@ def _name(value: object) -> object:
     return getattr(value, "name", None) or getattr(value, "resource_name", None)
 
 
+def _codes(seen: Seen) -> tuple[object, object]:
+    """The error codes of the two rows that the field is in."""
+    return getattr(seen.left_parent, "error_code", None), getattr(seen.right_parent, "error_code", None)
+
+
 def gives_up_with(left: int, right: int) -> Condition:
     """The left says one error code where the right says the other."""
     return lambda seen: (seen.left, seen.right) == (left, right)
@@ -142,7 +147,7 @@ _LISTED: tuple[Rule, ...] = (
         when=of_config(NODE_SPECIFIC),
     ),
     Rule(
-        ("Fetch.responses.partitions.records.batches.payload", "Fetch.responses.partitions.records.batches.attributes"),
+        ("Fetch.responses.partitions.records.batches.payload",),
         Kind.LISTED, "compressed by the broker (compression.type): the bytes are the library's, the records are equal",
         when=lambda seen: "rewritten" in seen.facts and bool(seen.left_parent.records) and seen.left is not ABSENT,
     ),
@@ -158,6 +163,20 @@ _LISTED: tuple[Rule, ...] = (
     Rule(
         ("ApiVersions.supported_features", "ApiVersions.finalized_features*"), Kind.LISTED,
         "each says which features it has; kmirror has mirror.version and one metadata.version",
+    ),
+    Rule(
+        ("IncrementalAlterConfigs.responses*", "AlterConfigs.responses*"), Kind.LISTED,
+        "kmirror knows every property of the broker and refuses others, so that a misspelt one is noticed",
+        when=lambda seen: "unknown property" in seen.facts and _codes(seen) == (0, 42),
+    ),
+    Rule(
+        ("DescribeConfigs.results.configs",), Kind.LISTED, "an unknown property that Kafka took, see above",
+        when=lambda seen: seen.right is ABSENT and _name(seen.left) == "unknown.property",
+    ),
+    Rule(
+        ("IncrementalAlterConfigs.responses*",), Kind.LISTED,
+        "an operation that does not exist: a null pointer in Kafka, INVALID_REQUEST here",
+        when=lambda seen: _codes(seen) == (-1, 42),
     ),
     Rule(
         ("DescribeConfigs.results.configs.documentation",), Kind.LISTED, "kmirror documents topic properties only",
@@ -189,7 +208,7 @@ _LISTED: tuple[Rule, ...] = (
     Rule(
         ("Produce.responses.partition_responses.log_start_offset",), Kind.LISTED,
         "an exception of a library leaves Kafka's row without it",
-        when=lambda seen: (seen.left_parent.error_code, seen.right_parent.error_code) == (-1, 87),
+        when=lambda seen: _codes(seen) == (-1, 87),
     ),
     Rule(
         ("Produce.responses.partition_responses.error_code",), Kind.LISTED,

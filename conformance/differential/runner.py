@@ -32,6 +32,8 @@ from kmirror.protocol.dissect import dissect_frame
 
 TIMING_ATTEMPTS = 3
 MAX_SHOWN_LINES = 120
+DYNAMIC = (2, 3)
+"""Sources of configurations that were set at run time, for one broker and for all."""
 Draw = Callable[[Story], Step | None]
 
 WEIGHTED: tuple[tuple[int, Draw], ...] = (
@@ -255,16 +257,19 @@ class Runner:
 
     @staticmethod
     def _reset_broker_configs(side: Side) -> None:
-        """What a sequence set for all brokers outlives its topics."""
-        asked = DescribeConfigsResource(resource_type=steps_admin.BROKER, resource_name="", configuration_keys=None)
-        there = side.ask(DescribeConfigsRequest(resources=[asked]), 1).results[0].configs
-        names = [config.name for config in there if config.name in dict(steps_admin.BROKER_CHANGES)]
-        if names:
-            changes = [IncrementalAlterableConfig(name=name, config_operation=1, value=None) for name in names]
-            resource = IncrementalAlterConfigsResource(
-                resource_type=steps_admin.BROKER, resource_name="", configs=changes
-            )
-            side.ask(IncrementalAlterConfigsRequest(resources=[resource]), 0)
+        """What a sequence set for this broker, or for all, outlives its topics."""
+        for name in ("", str(side.node_id)):
+            asked = DescribeConfigsResource(resource_type=steps_admin.BROKER, resource_name=name)
+            asked.configuration_keys = None
+            there = side.ask(DescribeConfigsRequest(resources=[asked]), 1).results[0].configs
+            known = dict(steps_admin.BROKER_CHANGES)
+            changed = [config.name for config in there if config.name in known and config.config_source in DYNAMIC]
+            if changed:
+                changes = [IncrementalAlterableConfig(name=each, config_operation=1, value=None) for each in changed]
+                resource = IncrementalAlterConfigsResource(
+                    resource_type=steps_admin.BROKER, resource_name=name, configs=changes
+                )
+                side.ask(IncrementalAlterConfigsRequest(resources=[resource]), 0)
 
     def _clean(self, story: Story) -> None:
         """Deletes this story's topics on both sides, and waits until they are gone."""

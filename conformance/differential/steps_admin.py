@@ -239,11 +239,13 @@ def delete_topics(story: Story) -> Step:
 
 # -- configurations --------------------------------------------------------------------------------------------------
 
+UNKNOWN_OPERATION = 9
+UNKNOWN_PROPERTY = "unknown.property"
 BROKER_CHANGES: tuple[tuple[str, str | None], ...] = (
     ("log.cleaner.threads", "2"),
     ("background.threads", "11"),
     ("log.retention.bytes", "-1"),
-    ("unknown.property", "1"),
+    (UNKNOWN_PROPERTY, "1"),
     ("node.id", "9"),
     ("num.partitions", "4"),
     ("log.cleaner.threads", "x"),
@@ -261,7 +263,7 @@ def _resource(story: Story) -> tuple[int, str]:
     if pick == 1:
         return story.rng.choice(UNKNOWN_TYPES), "x"
     if pick == 2:
-        return BROKER, story.rng.choice(["77", "abc", "", ""])
+        return BROKER, story.rng.choice(["77", "abc", "", "", str(story.sides[0].node_id)])
     return (TOPIC, topic.name) if topic is not None else (TOPIC, "no-such-topic")
 
 
@@ -281,7 +283,7 @@ def incremental_alter_configs(story: Story) -> Step:
     changes: list[IncrementalAlterableConfig] = []
     for _ in range(rng.choice([1, 1, 2])):
         config, value = rng.choice(BROKER_CHANGES) if kind == BROKER else _topic_change(story)
-        operation = rng.choice([0, 0, 0, 0, 1, 2, 3])
+        operation = UNKNOWN_OPERATION if story.one_in(30) else rng.choice([0, 0, 0, 0, 1, 2, 3])
         if operation in (2, 3) and story.one_in(2):
             config, value = "cleanup.policy", rng.choice(["compact", "delete", "compact,delete", ""])
         if operation == 1:
@@ -289,6 +291,10 @@ def incremental_alter_configs(story: Story) -> Step:
         changes.append(IncrementalAlterableConfig(name=config, config_operation=operation, value=value))
     if story.one_in(12):
         changes.append(changes[0])
+    if any(change.config_operation == UNKNOWN_OPERATION for change in changes):
+        del changes[1:]  # which of two bad ones Kafka meets first is up to a hash map
+    unknown = [change for change in changes if change.name == UNKNOWN_PROPERTY]
+    changes = unknown[:1] or changes  # alone: Kafka would take it and what comes with it
     if story.one_in(25):
         changes = []
     resource = IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
@@ -298,9 +304,9 @@ def incremental_alter_configs(story: Story) -> Step:
         return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
 
     what = f"{kind} {name} {[(c.name, c.config_operation, c.value) for c in changes]}"
-    return Step(
-        "IncrementalAlterConfigs", version, what, build, _configs_changed(story, name), settle=not validate_only
-    )
+    facts = frozenset({"unknown property"} if kind == BROKER and UNKNOWN_PROPERTY in [c.name for c in changes] else ())
+    after = _configs_changed(story, name)
+    return Step("IncrementalAlterConfigs", version, what, build, after, settle=not validate_only, facts=facts)
 
 
 def alter_configs(story: Story) -> Step:
@@ -313,6 +319,7 @@ def alter_configs(story: Story) -> Step:
     pairs = [
         rng.choice(BROKER_CHANGES) if kind == BROKER else _topic_change(story) for _ in range(rng.choice([0, 1, 1, 2]))
     ]
+    pairs = [pair for pair in pairs if pair[0] == UNKNOWN_PROPERTY][:1] or pairs
     resource = AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
@@ -323,7 +330,9 @@ def alter_configs(story: Story) -> Step:
         return AlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
     what = f"{kind} {name} {pairs}"
-    return Step("AlterConfigs", version, what, build, _configs_changed(story, name), settle=not validate_only)
+    facts = frozenset({"unknown property"} if kind == BROKER and UNKNOWN_PROPERTY in dict(pairs) else ())
+    after = _configs_changed(story, name)
+    return Step("AlterConfigs", version, what, build, after, settle=not validate_only, facts=facts)
 
 
 def _configs_changed(story: Story, name: str) -> Any:

@@ -129,7 +129,7 @@ BAD_BATCHES: dict[str, Callable[[Story], bytes]] = {
 
 
 FAIL_ALL_SLOTS = frozenset(
-    {"length 0", "length -5", "magic 3", "magic -1", "garbage behind, long", "codec 5", "codec 7"}
+    {"length 0", "length -5", "magic 3", "magic -1", "garbage behind, long", "codec 5", "codec 7", "length 48"}
 )
 """An impossible length, magic or codec makes Kafka answer for every slot of the request, and before it looks whether
 they are there; kmirror answers for the slot. Sent alone, to a partition that exists."""

@@ -63,20 +63,7 @@ class ConfigAdmin:
         """
         promise: Promise[None] = Promise()
         try:
-            if resource_type == TOPIC_RESOURCE and not name:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-            _check_operations(ops)
-            missing: ApiError | None = None
-            try:
-                current = self._current(resource_type, name)
-            except ApiError as error:
-                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise
-                current, missing = {}, error  # said only when the change itself is right (ConfigurationControlManager)
-            wanted = self._applied(resource_type, current, ops, replace=replace)
-            self._check(resource_type, name, wanted, changed={op.name for op in ops})
-            if missing is not None:
-                raise missing
+            current, wanted = self._planned(resource_type, name, ops, replace=replace)
         except ConfigError as error:
             code = ErrorCode.INVALID_REQUEST if resource_type == BROKER_RESOURCE else ErrorCode.INVALID_CONFIG
             promise.fail(ApiError(code, str(error)))
@@ -88,6 +75,29 @@ class ConfigAdmin:
             promise.resolve(None)
             return promise
         return self.write(resource_type, name, changes(current, wanted))
+
+    def _planned(
+        self, resource_type: int, name: str, ops: list[ConfigOp], *, replace: bool
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """The configuration now and as it would be. The order of the checks is that of ConfigurationControlManager:
+        operations, the topic's name, values, and only then whether there is such a topic."""
+        _check_operations(ops)
+        refusal: ApiError | None = None
+        try:
+            if resource_type == TOPIC_RESOURCE and not name:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+            current = self._current(resource_type, name)
+        except ApiError as error:
+            if resource_type != TOPIC_RESOURCE:
+                raise
+            current, refusal = {}, error
+        wanted = self._applied(resource_type, current, ops, replace=replace)
+        if refusal is not None and refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise refusal
+        self._check(resource_type, name, wanted, changed={op.name for op in ops})
+        if refusal is not None:
+            raise refusal
+        return current, wanted
 
     def write(self, resource_type: int, name: str, changed: Mapping[str, str | None]) -> Promise[None]:
         """Record values (None removes) without any check, and let everybody who reads them know."""

@@ -65,11 +65,13 @@ def _partition_total(context: RequestContext, topics: list[CreatableTopic]) -> i
 
 def _spec(topic: CreatableTopic, validate_only: bool) -> CreateTopicSpec:
     times_assigned = Counter(assignment.partition_index for assignment in topic.assignments)
+    given = {config.name: config.value for config in topic.configs}
+    nulls = {config.name: None for config in topic.configs if config.value is None}  # refused even if set again
     return CreateTopicSpec(
         name=topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        configs={config.name: config.value for config in topic.configs},
+        configs={**given, **nulls},
         assignments={assigned.partition_index: list(assigned.broker_ids) for assigned in topic.assignments},
         validate_only=validate_only,
         assigned_twice=next((index for index, count in times_assigned.items() if count > 1), None),

@@ -3,7 +3,8 @@
 Versions: 0-1.
 
 Behaviour: SET, DELETE, APPEND and SUBTRACT; a resource changes as a whole or not at all. The same resource twice: both
-are INVALID_REQUEST. Bad names and values: INVALID_CONFIG; a null value and an unknown operation: INVALID_REQUEST.
+are INVALID_REQUEST. Bad names and values: INVALID_CONFIG; a null value and an unknown operation: INVALID_REQUEST. What
+is wrong with the change is said before whether there is such a topic.
 Topics, this broker and mirrors (type 64, KIP-1279) can be changed.
 
 Deviations: broker loggers, client metrics and groups cannot be changed: INVALID_REQUEST. Kafka accepts unknown broker
