@@ -8,12 +8,38 @@ from pathlib import Path
 import pytest
 
 import kmirror
-from kmirror.protocol import registry
+from kmirror.protocol import mirror_numbers, registry
 from kmirror.server import handlers
 from kmirror.server.apis import describe, module_of, page
 from kmirror.server.handlers import TABLE
 
 ROOT = Path(kmirror.__file__).resolve().parent.parent
+
+KAFKA_4_4_0 = {
+    "Produce": (0, 13),
+    "Fetch": (4, 18),
+    "ListOffsets": (1, 11),
+    "Metadata": (0, 13),
+    "FindCoordinator": (0, 6),
+    "ApiVersions": (0, 5),
+    "CreateTopics": (2, 7),
+    "DeleteTopics": (1, 6),
+    "DeleteRecords": (0, 2),
+    "InitProducerId": (0, 5),
+    "OffsetForLeaderEpoch": (2, 4),
+    "DescribeConfigs": (1, 4),
+    "AlterConfigs": (0, 2),
+    "DescribeLogDirs": (1, 5),
+    "CreatePartitions": (0, 3),
+    "IncrementalAlterConfigs": (0, 1),
+    "UpdateFeatures": (0, 2),
+    "DescribeCluster": (0, 2),
+    "DescribeProducers": (0, 0),
+    "ListConfigResources": (0, 1),
+    "DescribeTopicPartitions": (0, 0),
+}
+"""What an Apache Kafka 4.4.0 with default settings said in its answer to ApiVersions, of the APIs that are
+served here. Kafka has no cluster mirroring yet: for its APIs KIP-1279 is the origin, where each has version 0 only."""
 
 
 @pytest.mark.parametrize("key", sorted(TABLE))
@@ -28,6 +54,14 @@ def test_a_handler_is_what_its_row_says(key: int) -> None:
     context, request = inspect.signature(module.handle, eval_str=False).parameters.values()
     assert request.annotation == f"{api.name}Request"
     assert context.annotation == "RequestContext"
+
+
+def test_the_ranges_are_those_of_kafka() -> None:
+    ours = {registry.by_key[key].name: (served.min_version, served.max_version) for key, served in TABLE.items()}
+    mirroring = {name for name in ours if registry.by_name[name].key in mirror_numbers.API_KEYS.values()}
+    assert {name: span for name, span in ours.items() if name not in mirroring} == KAFKA_4_4_0
+    assert {ours[name] for name in mirroring} == {(0, 0)}
+    assert all(TABLE[registry.by_name[name].key].feature == mirror_numbers.FEATURE for name in mirroring)
 
 
 def test_every_module_beside_the_table_is_in_it() -> None:

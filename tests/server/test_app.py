@@ -16,9 +16,12 @@ import pytest
 import trio
 
 from kmirror import app
-from kmirror.errors import ConfigError
+from kmirror.cli import serve
+from kmirror.errors import ConfigError, KmirrorError
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from kmirror.protocol.api.metadata import MetadataRequest
+from kmirror.protocol.records import read_records
+from kmirror.storage.errors import StorageLocked
 from kmirror.storage.memory import MemoryFileSystem
 from tests.server.harness import Client, batch, fetch, produce, serving
 
@@ -58,21 +61,51 @@ async def test_acknowledged_records_survive_a_power_cut_and_raise_the_leader_epo
         assert partition.leader_epoch > before
 
 
-async def test_a_failed_flush_stops_the_broker_and_acknowledges_nothing() -> None:
-    """With the commit thread: EIO from fdatasync."""
-    filesystem = MemoryFileSystem()
+async def test_a_failed_flush_stops_the_broker_and_the_next_start_recovers(seed: int) -> None:
+    """With the commit thread: EIO from fdatasync. What was acknowledged is there, the rest was never promised."""
+    filesystem = MemoryFileSystem(seed)
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
     with pytest.raises(app.BrokerStopped):
         async with app.running(settings, filesystem=filesystem) as running:
             client = over_tcp(running.bootstrap)
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
             await client.ask("CreateTopics", 7, CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+            await client.ask("Produce", 9, produce(batch(b"acknowledged")))
             filesystem.fail("sync", ".log", error=errno.EIO)
             await client.send("Produce", 9, produce(batch(b"a")))
             with pytest.raises(EOFError):
                 await client.frame()
             await trio.sleep_forever()
     client.close()
+    async with serving(filesystem=filesystem.crash()) as broker:
+        partition = broker.world.partition("t", 0)
+        assert 1 <= partition.high_watermark <= 2
+        records = next(read_records(data) for _, data in partition.log.batches(0, 1))
+        assert records[0].value == b"acknowledged"
+        await broker.connect().ask("Produce", 9, produce(batch(b"b")))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (app.BrokerStopped("flush failed"), 1),
+        (KmirrorError("damaged"), 1),
+        (ConfigError("unknown property"), 2),
+        (StorageLocked("another process"), 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exit_status_of_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app, "run", fail)
+    assert serve.main(["--listen", "127.0.0.1:0"]) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert str(error) in said.err
 
 
 def over_tcp(address: str) -> Client:
