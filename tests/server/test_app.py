@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from kmirror import app
 from kmirror.cli import serve
-from kmirror.errors import ConfigError, KmirrorError
+from kmirror.errors import ConfigError, DiskFailure, KmirrorError
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from kmirror.protocol.api.metadata import MetadataRequest
 from kmirror.protocol.records import read_records
@@ -83,6 +84,24 @@ async def test_a_failed_flush_stops_the_broker_and_the_next_start_recovers(seed:
         records = next(read_records(data) for _, data in partition.log.batches(0, 1))
         assert records[0].value == b"acknowledged"
         await broker.connect().ask("Produce", 9, produce(batch(b"b")))
+
+
+async def test_after_a_failure_the_disk_is_left_alone() -> None:
+    filesystem = MemoryFileSystem()
+    changes: list[tuple[str, str]] = []
+    with pytest.raises(app.BrokerStopped, match="no longer trusted"):
+        async with serving(filesystem=filesystem) as broker:
+            await broker.create_topic("t")
+            broker.flush.at_once = False
+            await broker.connect().send("Produce", 9, produce(batch(b"a")))
+            await trio.testing.wait_all_tasks_blocked()
+            filesystem.observer = lambda kind, path, phase: changes.append((kind, path))
+            broker.server.fatal(DiskFailure("no longer trusted"))
+    assert changes == []
+    assert not filesystem.exists("/data/.kafka_cleanshutdown")
+    async with serving(filesystem=filesystem):
+        pass
+    assert filesystem.exists("/data/.kafka_cleanshutdown")
 
 
 @pytest.mark.parametrize(

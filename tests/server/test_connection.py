@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from kmirror.limits import REPLY_QUEUE_ENTRIES
+from kmirror.limits import LAST_REPLIES_MS, REPLY_QUEUE_ENTRIES
 from kmirror.protocol import registry
 from kmirror.protocol.api.api_versions import ApiVersionsRequest
 from kmirror.protocol.api.fetch import FetchRequest
@@ -121,7 +121,7 @@ async def test_silence_within_a_frame_ends_with_the_idle_time(autojump_clock: tr
         client = broker.connect()
         await client.send_bytes(struct.pack(">i", 1000) + b"x")
         began = trio.current_time()
-        assert await client.is_closed()
+        assert await client.is_closed(within_s=120)
         assert 60 <= trio.current_time() - began <= 75
 
 
@@ -263,6 +263,32 @@ async def test_a_produce_that_waits_for_its_flush_does_not_stop_the_reading(
         ]
         assert offsets == [0, 1, 2]
         assert (await client.receive("Metadata", 9))[0] == 4
+
+
+async def test_what_was_asked_before_rubbish_is_answered_first(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving(at_once=False) as broker:
+        await _create_unflushed(broker, "t")
+        client = broker.connect()
+        await client.send("Produce", 9, produce(batch(b"0")))
+        await client.send("Metadata", 9, MetadataRequest(topics=[]))
+        await client.send_bytes(framed(header(9999, 0)))
+        await trio.testing.wait_all_tasks_blocked()
+        broker.flush.run()
+        assert [(await client.receive("Produce", 9))[0], (await client.receive("Metadata", 9))[0]] == [1, 2]
+        assert await client.is_closed()
+
+
+async def test_a_connection_that_ends_does_not_wait_for_ever_for_a_flush(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serving(at_once=False) as broker:
+        await _create_unflushed(broker, "t")
+        client = broker.connect()
+        await client.send("Produce", 9, produce(batch(b"0")))
+        await client.send_bytes(framed(header(9999, 0)))
+        assert await client.is_closed(within_s=2 * LAST_REPLIES_MS / 1000)
+        broker.flush.run()  # its answer has nobody to go to
+        assert await alive(broker)
 
 
 async def test_the_reply_queue_is_bounded(autojump_clock: trio.testing.MockClock) -> None:

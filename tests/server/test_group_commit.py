@@ -181,6 +181,9 @@ async def test_a_callback_that_raises_is_fatal_and_does_not_end_the_run(commit: 
     commit.dirty(commit.log("a"), broken)
     await commit.until_failed()
     assert isinstance(commit.failures[0], ZeroDivisionError)
+    commit.dirty(commit.log("b"), commit.note("told"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert "begin b" not in commit.events
 
 
 async def test_close_waits_for_the_round_in_the_thread() -> None:
