@@ -74,7 +74,9 @@ class MetadataImage:
         self.removed_ids: set[bytes] = set()
         """Topics this log has seen removed: their directories may go."""
         self.removed_epochs: dict[bytes, int] = {}
-        """Their highest leader epoch: a mirror makes a topic anew under the same id, and epochs never go back."""
+        """The highest leader epoch each of them had: a topic made again under the same id (a mirror's, after it was
+        deleted here) begins above it, so that whoever mirrors from us is fenced. Known only as long as the removal is
+        in the metadata log: a snapshot, once there is one, has to carry this."""
         self.features: dict[str, int] = {}
         self.default_broker_configs: dict[str, str] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}

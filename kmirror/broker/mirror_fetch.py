@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirror_seam import Examined, FetchAnswer, FetchItem, Lease
+from kmirror.broker.partition import Partition
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.limits import MIRROR_APPEND_RUN_BYTES
 from kmirror.mirror import events as ev
 from kmirror.mirror.epochs import must_fence
 from kmirror.mirror.plan import shares
+from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.records import walk
 
 if TYPE_CHECKING:
     from kmirror.broker.mirroring import Mirrors
@@ -32,6 +35,8 @@ NEWER_EPOCH: Final = "newer epoch"
 OVERLAP: Final = "overlap"
 """Refusals that are not a matter of showing a text."""
 _MIN_BATCH_BYTES: Final = 61
+_REFUSED_BATCH: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+"""The log's verdict on one batch of a run; those before it are good and stay."""
 
 
 def plan_fetch(mirrors: Mirrors, mirror: str, broker_id: int, after: Sequence[Examined]) -> list[FetchItem]:
@@ -118,7 +123,9 @@ def examine(mirrors: Mirrors, item: FetchItem, answer: FetchAnswer) -> Examined:
     if found.refusal is None and found.batch_count:
         epoch = partition.machine.agreed_epoch
         if 0 <= epoch < found.last_epoch:
+            # an election that our metadata does not show yet: nothing is wrong with the bytes
             found.refusal = f"the source sent a batch of epoch {found.last_epoch}, its metadata says {epoch}"
+            found.passing = True
         else:
             found.accepted = not must_fence(found.last_epoch, partition.partition.leader_epoch)
             if not found.accepted:
@@ -127,29 +134,45 @@ def examine(mirrors: Mirrors, item: FetchItem, answer: FetchAnswer) -> Examined:
 
 
 def _walk(found: Examined, data: bytes | memoryview, partition: MirroredPartition) -> str | None:
-    """Fill in what the headers say. Returns why the batches cannot be taken, or None."""
+    """Fill in what the headers say. Returns why the first batch cannot be taken, or None.
+
+    What cannot be taken behind good batches ends the answer there: the next fetch begins with it.
+    """
     log = partition.partition.log
     expected, epoch = found.item.fetch_offset, log.epochs.latest
+    limit = found.answer.high_watermark
     empty = log.log_start_offset == log.log_end_offset
     size, position, count, run_start = len(data), 0, 0, 0
     runs: list[int] = []
+    refusal: str | None = None
     unpack = _HEAD.unpack_from
     while size - position >= _MIN_BATCH_BYTES:
         base, length, batch_epoch, magic, _crc, _attributes, delta = unpack(data, position)
         end = position + _PREFIX_BYTES + length
         if length < _MIN_BATCH_BYTES - _PREFIX_BYTES or delta < 0:
-            return f"the source sent a damaged batch at offset {expected}"
+            refusal = f"the source sent a damaged batch at offset {expected}"
+            break
         if end > size:
+            # brokers return a first batch whole (KIP-74): asking for the rest of it would go on for ever
+            refusal = f"the source sent {size} bytes of the batch at offset {base}, which has {end}"
             break
         if magic != 2:
-            return f"the source sent message format {magic}: only format 2 (Kafka 0.11 and later) can be mirrored"
+            refusal = f"the source sent message format {magic}: only format 2 (Kafka 0.11 and later) can be mirrored"
+            break
         if base < expected and not (empty and count == 0 and base + delta >= expected):
             if count == 0 and not empty and base + delta >= expected:
                 found.first_offset = base
                 return OVERLAP
-            return f"the source sent a batch at offset {base}, below the {expected} that was asked for"
+            refusal = f"the source sent a batch at offset {base}, below the {expected} that was asked for"
+            break
+        if base + delta >= limit:
+            # a lie, or committed between the source's look at its high watermark and at its log: asked again
+            refusal = f"the source sent offset {base + delta}, its high watermark is {limit}"
+            found.passing = count == 0
+            break
         if batch_epoch < epoch:
-            return f"the source sent epoch {batch_epoch} at offset {base}, behind epoch {epoch}"
+            refusal = f"the source sent epoch {batch_epoch} at offset {base}, behind epoch {epoch}"
+            break
         if count == 0:
             found.first_offset, found.first_epoch = base, batch_epoch
         if end - run_start > MIRROR_APPEND_RUN_BYTES and position > run_start:
@@ -157,10 +180,11 @@ def _walk(found: Examined, data: bytes | memoryview, partition: MirroredPartitio
             run_start = position
         count += 1
         expected, epoch, position = base + delta + 1, batch_epoch, end
-    if count:
-        runs.append(position)
-        found.next_offset, found.last_epoch = expected, epoch
-        found.size_bytes, found.batch_count, found.runs = position, count, runs
+    if not count:
+        return refusal
+    runs.append(position)
+    found.next_offset, found.last_epoch = expected, epoch
+    found.size_bytes, found.batch_count, found.runs = position, count, runs
     return None
 
 
@@ -182,7 +206,7 @@ def apply(mirrors: Mirrors, examined: Examined) -> None:
     elif examined.refusal == NEWER_EPOCH:
         partition.step(ev.NewerEpoch(examined.last_epoch))
     elif examined.refusal is not None:
-        partition.step(ev.FetchError(message=examined.refusal))
+        partition.step(ev.FetchError(message=examined.refusal, fatal=not examined.passing))
     else:
         partition.appetite.learn(
             asked_bytes=item.max_bytes,
@@ -202,10 +226,11 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
         start = 0
         data = memoryview(examined.answer.records)
         for end in examined.runs:
-            target.append_replicated(data[start:end])
+            _append_run(target, data[start:end])
             start = end
     except ApiError as error:
-        partition.step(ev.FetchError(message=f"what the source sent was refused: {error.message}", fatal=True))
+        text = f"what the source sent at offset {target.log_end_offset} was refused: {error.message}"
+        partition.step(ev.FetchError(message=text, fatal=True))
         return
     if examined.accepted and examined.first_offset < begin:
         target.when_committed(examined.next_offset).then(lambda done: _hide_below(partition, begin, done))
@@ -216,6 +241,18 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
             source_log_start=examined.answer.log_start_offset,
         )
     )
+
+
+def _append_run(target: Partition, run: memoryview) -> None:
+    """Append a run of batches whole, or up to the one that the log refuses. Raises ApiError after that."""
+    try:
+        target.append_replicated(run)
+    except ApiError as error:
+        if error.code not in _REFUSED_BATCH:
+            raise
+        for position, header in walk(run):
+            target.append_replicated(run[position : position + header.size_bytes])
+        raise  # no single one is to blame
 
 
 def _hide_below(partition: MirroredPartition, offset: int, done: Promise[None]) -> None:

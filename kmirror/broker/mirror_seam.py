@@ -226,6 +226,8 @@ class Examined:
     runs: Sequence[int] = ()
     """End positions (exclusive) of runs of whole batches of at most 1 MiB, or of one larger batch."""
     refusal: str | None = None
+    passing: bool = False
+    """The refusal is a matter of waiting for newer metadata; any other fails the partition."""
 
 
 # --- operator side --------------------------------------------------------------------------------------------------

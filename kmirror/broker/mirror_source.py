@@ -15,7 +15,7 @@ from kmirror.broker import mirror_operator, topic_config
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.metadata import TOPIC_RESOURCE
 from kmirror.broker.mirror_partition import MirroredPartition
-from kmirror.broker.mirror_waiting import write_configs
+from kmirror.broker.mirror_waiting import StartOperation, write_configs
 from kmirror.effects import Promise
 from kmirror.errors import ApiError, ConfigError, CorruptData, StorageError
 from kmirror.limits import MIRROR_TAIL_BATCH_MAX_BYTES
@@ -27,7 +27,7 @@ from kmirror.mirror.states import Desired
 from kmirror.mirror.sync import config_changes, discovered, grown, is_literal
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import parse_header
+from kmirror.protocol.records import check_crc, parse_header
 
 if TYPE_CHECKING:
     from kmirror.broker.mirroring import Mirror, MirroredTopic, Mirrors
@@ -107,6 +107,9 @@ def metadata_arrived(mirrors: Mirrors, name: str, metadata: seam.SourceMetadata)
     if metadata.cluster_id is not None and metadata.cluster_id != expected:
         text = f"the source is cluster {metadata.cluster_id}, this mirror was made for {expected}"
         _everybody(mirror, ev.SourceLost(text))
+        for operation in list(mirrors.operations):
+            if isinstance(operation, StartOperation) and operation.mirror is mirror:
+                operation.abandon(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, text)
         return
     for topic_name, topic in list(mirror.topics.items()):
         if topic.association.desired is Desired.MIRRORING:
@@ -334,7 +337,23 @@ def _translate(partition: MirroredPartition, asked: seam.Query, answer: seam.Ans
         lineage = Lineage(answer.last_mirror_epoch, answer.last_mirror_offset) if known else None
         return ev.Reported(lineage=lineage, loop=answer.loop, stopped=answer.stopped)
     assert isinstance(asked, seam.BatchQuery)
+    if _damaged(answer.records):
+        text = f"the source sent a damaged batch at offset {asked.offset} of {partition.partition}"
+        return ev.QuestionFailed(code=ErrorCode.CORRUPT_MESSAGE, transport=False, message=text)
     return compare(partition, asked.offset, answer.records)
+
+
+def _damaged(records: bytes | memoryview) -> bool:
+    """Whether the first batch is not what its producer wrote: it proves nothing about the logs."""
+    try:
+        header = parse_header(records)
+    except StorageError:
+        return False  # no batch at all, or one of another format
+    try:
+        check_crc(records, 0, header)
+    except CorruptData:
+        return True
+    return False
 
 
 def compare(partition: MirroredPartition, offset: int, theirs: bytes | memoryview) -> Compared:

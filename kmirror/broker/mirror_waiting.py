@@ -108,6 +108,10 @@ class StartOperation(Pending):
     def topic(self) -> str:
         return self._association.topic
 
+    @property
+    def mirror(self) -> Mirror:
+        return self._mirror
+
     def begin(self) -> Promise[seam.TopicResult]:
         self._mirrors.operations.append(self)
         self._mirror.starting.add(self.topic)

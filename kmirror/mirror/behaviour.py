@@ -126,10 +126,14 @@ class Machine(FailoverMixin):
             return
         if (event.leader, event.leader_epoch) != (self.source_leader, self.source_epoch):
             self.source_leader, self.source_epoch = event.leader, event.leader_epoch
+            self._retried_early = False
             self._revoke()
             self._restart_decision()
-        if self._out_of_reach and self._retry_at_ms is not None:
-            self._retry_at_ms = now_ms  # what it waited for is here: no need to sit out the rest of the delay
+        if self._out_of_reach and self._retry_at_ms is not None and not self._retried_early:
+            # what it waited for is here: no need to sit out the rest of the delay. Once per leader, until a fetch
+            # succeeds: metadata that names a leader we cannot reach must not use up the attempts
+            self._retry_at_ms = now_ms
+            self._retried_early = True
         self._out_of_reach = False
         if self.recorded.state is State.MIRRORING:
             self._background_bump(out, facts, self.source_epoch)
@@ -198,6 +202,7 @@ class Machine(FailoverMixin):
     def _on_appended(self, event: ev.Appended, facts: Facts, now_ms: int, out: Outcome) -> None:
         self.source_high_watermark = event.source_high_watermark
         self.trouble = None
+        self._retried_early = False
         if event.last_epoch >= 0:
             self._background_bump(out, facts, event.last_epoch)
         start, history_end = event.source_log_start, self.recorded.history_end
@@ -330,7 +335,8 @@ class Machine(FailoverMixin):
         return True
 
     def _advance_failed(self, facts: Facts, now_ms: int, out: Outcome) -> None:
-        if self._lost is not None and self.recorded.retryable:
+        if self._lost is not None and (self.recorded.retryable or self._lost != self.recorded.error):
+            # also over an older loss: first the topic was deleted, then another was made under its name
             self._fail(out, facts, now_ms, self._lost, retry=False)
 
     def _advance_pausing(self, facts: Facts, now_ms: int, out: Outcome) -> None:

@@ -264,3 +264,41 @@ def test_a_failed_partition_starts_again_with_the_sources_first_answer() -> None
         assert subject.retry_at_ms > 10_000
         subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 1_000)
         assert (subject.retry_at_ms == 1_000) is unreachable
+
+
+def test_metadata_that_names_an_unreachable_leader_does_not_use_up_the_attempts() -> None:
+    """The source's answer cuts one delay short per leader, until a fetch has succeeded."""
+    subject = machine()
+    subject.desired = Desired.MIRRORING
+    subject.replay(Recorded(state=State.MIRRORING, retry_attempt=9, mirrored=True))
+    facts = Numbers(log_end_offset=1, flushed_offset=1)
+    settle(subject, subject.step(ev.SourceUnreachable("gone"), facts, 0), facts)
+    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 1_000)
+    settle(subject, subject.step(ev.TimerFired(), facts, 1_000), facts)
+    settle(subject, subject.step(ev.SourceUnreachable("gone"), facts, 1_000), facts)
+    planned = subject.retry_at_ms
+    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 2_000)
+    assert subject.retry_at_ms == planned and planned is not None and planned > 10_000
+    subject.step(ev.SourceUnreachable("gone"), facts, 2_500)
+    subject.step(ev.SourceSeen(leader=2, leader_epoch=1), facts, 3_000)
+    assert subject.retry_at_ms == 3_000, "another leader"
+
+
+@pytest.mark.parametrize("history_end", [5, -1])
+def test_a_gap_that_begins_in_kept_history_is_never_jumped(history_end: int) -> None:
+    """After a failback or a restart a trimmed peer does not erase what an alignment kept; otherwise the KIP's rule."""
+    subject = machine()
+    subject.desired = Desired.MIRRORING
+    subject.replay(Recorded(state=State.MIRRORING, mirrored=True, history_end=history_end))
+    facts = Numbers(log_end_offset=5, flushed_offset=5, high_watermark=5, epoch_entries=[(0, 0)])
+    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 0)
+    subject.step(ev.FetchError(code=1), facts, 0)
+    asked = subject.open_question
+    assert asked is not None and isinstance(asked[1], ev.AskOffset)
+    out = subject.step(ev.Answered(asked[0], ev.Offset(9)), facts, 0)
+    assert out.write is not None and out.write.state is not None
+    if history_end == 5:
+        assert out.write.state.state is State.FAILED and not out.write.state.retryable and out.write.gap is None
+    else:
+        assert out.write.state.state is State.EPOCH_FENCING and out.write.state.restart_at == 9
+        assert out.write.gap is not None and (out.write.gap.from_offset, out.write.gap.to_offset) == (5, 9)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.mirror_describe import StateWrite
+from kmirror.broker.mirror_waiting import write_configs
+from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.mirror.desired import associations, visible
+from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Record, build_batch
 from kmirror.storage.log import LogMode
@@ -233,6 +238,100 @@ def test_connection_settings_begin_a_new_link_others_do_not() -> None:
     assert source.reachable
 
 
+def test_a_paused_topic_gets_no_settings() -> None:
+    source, destination, _ = mirroring()
+    destination.settle(destination.mirrors.pause("m", ["t"]))
+    destination.mirrors.source_configs("m", {"t": {"retention.ms": "77777"}})
+    destination.flush.run()
+    assert destination.world.image.topics_by_name["t"].configs == {}
+    assert source.reachable
+
+
+# -- surprises --------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_made_anew_is_told_from_a_deleted_one() -> None:
+    source, destination, pump = mirroring()
+    ours = source.world.image.topics_by_name["t"].topic_id
+    source.settle(source.world.delete_topic("t"))
+    pump.refresh()
+    pump.refresh()
+    assert destination.row().error == "The source topic is deleted."
+    source.create_topic()
+    theirs = source.world.image.topics_by_name["t"].topic_id
+    pump.refresh()
+    row = destination.row()
+    assert row.retry is not None and not row.retry.retryable
+    assert "re-created" in (row.error or "")
+    assert uuids.to_text(ours) in (row.error or "") and uuids.to_text(theirs) in (row.error or "")
+    written = destination.mirrors.read_states("m", {"t": [0]})[0].state_epoch
+    pump.refresh()
+    assert destination.mirrors.read_states("m", {"t": [0]})[0].state_epoch == written, "recorded once"
+
+
+def test_a_start_learns_at_once_that_the_source_is_another_cluster() -> None:
+    source, destination, pump = mirroring()
+    destination.stop()
+    source.world.cluster_id = "another-cluster-id-xxx"
+    promise = destination.start(source)
+    pump.refresh()
+    (result,) = promise.result()
+    assert result.error_code == ErrorCode.INVALID_CLUSTER_MIRROR_STATE and "another-cluster" in result.error_message
+    assert destination.produce(b"still writable") > 0
+
+
+def test_a_record_written_while_a_start_is_prepared_refuses_it() -> None:
+    """Between the plan and PREPARING the local transactions are ended; the count is taken again after that."""
+    source, destination, pump = mirroring()
+    destination.stop()
+    ended: Promise[None] = Promise()
+
+    promise = destination.start(source)
+    destination.mirrors.end_transactions = lambda topic: ended
+    pump.refresh()
+    destination.partition().produce(build_batch([Record(value=b"late")], timestamp_ms=0), now_ms=0, acks=-1)
+    destination.flush.run()
+    pump.run()
+    assert not promise.done
+    ended.resolve(None)
+    destination.flush.run()
+    (result,) = promise.result()
+    assert result.error_code == ErrorCode.INVALID_CLUSTER_MIRROR_STATE
+    assert destination.partition().mode is LogMode.WRITABLE and destination.row().state == "STOPPED"
+
+
+def test_the_source_s_log_start_is_not_followed_below_the_cut_of_a_restart() -> None:
+    source, destination, pump = mirroring()
+    source.produce(b"2")
+    pump.run()
+    destination.stop()
+    destination.start(source)
+    pump.run()
+    assert destination.row().state == "MIRRORING"
+    source.partition().advance_log_start(1)
+    pump.run()
+    assert destination.partition().log_start_offset == 0, "it would erase our history"
+    source.produce(b"3", b"4")
+    pump.run()
+    source.partition().advance_log_start(3)
+    source.produce(b"5")
+    pump.run()
+    assert destination.partition().log_start_offset == 3, "beyond the cut it is followed"
+
+
+def test_records_of_a_mirror_that_is_gone_are_tombstoned_at_boot() -> None:
+    """A crash between the removal of a mirror's configuration and the tombstones of its states."""
+    source, destination, _ = mirroring()
+    destination.stop()
+    configs = destination.world.image.mirror_configs["m"]
+    destination.settle(write_configs(destination.mirrors, [("m", name, None) for name in configs]))
+    destination.crash()
+    (entry,) = destination.mirrors.image.entries.values()
+    assert entry.recorded is None and entry.lineage is not None, "lineage outlives the mirror"
+    assert destination.partition().mode is LogMode.WRITABLE
+    assert source.reachable
+
+
 # -- the data path ----------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +381,75 @@ def test_the_next_fetch_is_planned_before_the_last_is_applied() -> None:
     mirrors.apply(two)
     mirrors.apply(two)  # a second time: stale, dropped
     assert destination.partition().log.log_end_offset == 3
+
+
+def refused_batch(destination: Cluster, pump: Pump, records: bytes) -> seam.PartitionRow:
+    """What becomes of a partition whose source sends this."""
+    mirrors = destination.mirrors
+    (item,) = mirrors.plan_fetch("m", 1)
+    answer = seam.FetchAnswer(records=records, high_watermark=9, log_start_offset=0)
+    mirrors.apply(mirrors.examine("m", item, answer))
+    return destination.row()
+
+
+@pytest.mark.parametrize("damage", ["checksum", "length"])
+def test_what_lies_before_a_damaged_batch_is_kept(damage: str) -> None:
+    source, destination, pump = mirroring()
+    for n in range(3):
+        source.produce(f"good {n}".encode())
+    good = pump.serve(destination.mirrors.plan_fetch("m", 1)[0]).records
+    bad = bytearray(build_batch([Record(value=b"bad")], base_offset=4, leader_epoch=0, timestamp_ms=0))
+    bad[-1 if damage == "checksum" else 8] ^= 0xFF
+    row = refused_batch(destination, pump, bytes(good) + bytes(bad))
+    assert destination.data() == source.data() and destination.partition().log.log_end_offset == 4
+    if damage == "length":  # seen in the headers: the answer ends before it, and the next begins with it
+        assert row.state == "MIRRORING"
+        row = refused_batch(destination, pump, bytes(bad))
+    assert row.state == "FAILED" and "offset 4" in (row.error or "")
+    assert row.retry is not None and row.retry.retryable
+    assert destination.data() == source.data()
+
+
+def test_a_batch_newer_than_the_metadata_waits_and_asks_again() -> None:
+    _, destination, pump = mirroring()
+    newer = build_batch([Record(value=b"v")], base_offset=1, leader_epoch=1, timestamp_ms=0)
+    row = refused_batch(destination, pump, newer)
+    assert row.state == "MIRRORING" and "epoch 1" in (row.error or "")
+    assert destination.mirrors.metadata_requested("m") and destination.mirrors.plan_fetch("m", 1) == []
+
+
+def test_a_batch_across_our_end_is_divergence() -> None:
+    _, destination, pump = mirroring()
+    across = build_batch([Record(value=b"v")] * 3, base_offset=0, leader_epoch=0, timestamp_ms=0)
+    row = refused_batch(destination, pump, across)
+    assert row.state == "FAILED" and row.retry is not None and not row.retry.retryable
+    assert "reaches across our end at 1" in (row.error or "")
+
+
+def test_a_fetch_is_applied_only_under_its_own_lease() -> None:
+    source, destination, pump = mirroring()
+    mirrors = destination.mirrors
+    source.produce(b"2")
+    (item,) = mirrors.plan_fetch("m", 1)
+    answer = pump.serve(item)
+    for changes in ({"number": item.lease.number - 1}, {"generation": item.lease.generation - 1}, {"offset": 0}):
+        stale = replace(item, lease=replace(item.lease, **changes))
+        examined = mirrors.examine("m", stale, answer)
+        assert not examined.accepted and examined.refusal == "stale"
+    late = mirrors.examine("m", item, answer)
+    assert late.accepted
+    source.bump()
+    pump.refresh()
+    pump.round()  # agreed and fetched under the new epoch
+    assert destination.data() == source.data()
+    mirrors.apply(late)
+    assert destination.row().state == "MIRRORING" and destination.data() == source.data()
+    source.produce(b"3")
+    (item,) = mirrors.plan_fetch("m", 1)
+    late = mirrors.examine("m", item, pump.serve(item))
+    destination.settle(destination.mirrors.pause("m", ["t"]))
+    mirrors.apply(late)
+    assert destination.row().state == "PAUSED" and destination.partition().log.log_end_offset == 2
 
 
 # -- for other nodes --------------------------------------------------------------------------------------------------
