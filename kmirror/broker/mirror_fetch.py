@@ -80,7 +80,18 @@ def _item(
 ) -> FetchItem:
     machine = partition.machine
     partition.served = mirrors.fetch_serial
-    return FetchItem(
+    lease_number, generation = machine.lease_number, partition.partition.log.generation
+    last = partition.planned
+    if (
+        last is not None
+        and last.fetch_offset == offset
+        and last.max_bytes == size
+        and last.broker_id == broker_id
+        and last.lease.number == lease_number
+        and last.lease.generation == generation
+    ):
+        return last  # thousands of idle partitions are asked for again and again
+    partition.planned = FetchItem(
         mirror=mirror,
         topic=machine.topic,
         topic_id=mirrors.source_topic_id(machine.topic),
@@ -90,8 +101,9 @@ def _item(
         source_leader_epoch=machine.agreed_epoch,
         log_start_offset=-1,
         max_bytes=size,
-        lease=Lease(partition, machine.lease_number, partition.partition.log.generation, offset),
+        lease=Lease(partition, lease_number, generation, offset),
     )
+    return partition.planned
 
 
 def current(mirrors: Mirrors, lease: Lease) -> bool:

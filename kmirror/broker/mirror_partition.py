@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kmirror.broker.mirror_seam import FetchItem
 from kmirror.broker.partition import Partition
 from kmirror.effects import Effects, Promise
 from kmirror.errors import ApiError, DiskFailure, StorageError
@@ -141,6 +142,10 @@ class MirroredPartition:
         self.appetite = Appetite()
         self.served = 0
         """Serial number of the last fetch that asked for it: who waited longest goes first."""
+        self.planned: FetchItem | None = None
+        """The last fetch that was planned; asked for again as it is while nothing has changed."""
+        self.wake_at_ms: int | None = None
+        """What the mirrors' timers know; theirs to set."""
         self.query: Any = None
         self.on_decided: Callable[[MirroredPartition, Any], None] | None = None
         self.when_state: list[tuple[State, Callable[[], None]]] = []
@@ -167,10 +172,9 @@ class MirroredPartition:
             self._prepared = True
         elif isinstance(event, ev.Abandon):
             self._abandon()
-        wake_at_ms = self.machine.wake_at_ms
         self._carry_out(self.machine.step(event, self.facts, self.mirrors.now_ms()))
-        if self.machine.wake_at_ms != wake_at_ms:
-            self.mirrors.wake(self.machine.mirror)
+        if self.machine.wake_at_ms != self.wake_at_ms:
+            self.mirrors.schedule(self)
 
     def _abandon(self) -> None:
         if self._prepared and not self.attached:

@@ -22,6 +22,7 @@ from kmirror.broker import mirror_seam as seam
 from kmirror.broker.metadata import MIRROR_STATE_TOPIC, TopicState
 from kmirror.broker.mirror_partition import Continue, MirroredPartition
 from kmirror.broker.mirror_records import CODEC, PartitionKey, RecordMaker, StateImage
+from kmirror.broker.mirror_timers import Timers
 from kmirror.broker.mirror_waiting import Pending
 from kmirror.broker.topic_config import ConfigEntry
 from kmirror.effects import Effects, LogId, Promise, StateRecord
@@ -121,6 +122,7 @@ class Mirrors:
         self._waker: Callable[[str], None] = _nobody
         self._by_key: dict[PartitionKey, MirroredPartition] = {}
         """Attached partitions by the key of their records."""
+        self._timers = Timers(self._ticks)
         self._queries: dict[int, MirroredPartition] = {}
         self._query_ids = 0
         world.runtime.register(MIRROR_STATE_TOPIC, CODEC, self._replay)
@@ -266,6 +268,18 @@ class Mirrors:
     def is_current(self, partition: MirroredPartition) -> bool:
         return partition.attached
 
+    def schedule(self, partition: MirroredPartition) -> None:
+        """Its machine wants to be woken at another time (or no more)."""
+        self._timers.set(partition, partition.machine.wake_at_ms)
+        self.wake(partition.machine.mirror)
+
+    def _ticks(self, partition: MirroredPartition) -> bool:
+        """Whether its timers still count: it is current, or its start is being decided."""
+        mirror = self.mirrors.get(partition.machine.mirror)
+        if mirror is None or partition.partition.deleted:
+            return False
+        return partition.attached or partition in mirror.candidates.get(partition.machine.topic, ())
+
     def state_changed(self, partition: MirroredPartition) -> None:
         """A state is on disk. Wakes the link; completes a takeover."""
         if partition.state is State.MIRRORING:
@@ -332,18 +346,16 @@ class Mirrors:
 
     def due(self, now_ms: int) -> int | None:
         """Milliseconds until the next timer, 0 when one is overdue, None without any."""
-        times = [p.machine.wake_at_ms for m in self.mirrors.values() for p in m.partitions()]
-        times += [operation.deadline_ms for operation in self.operations]
-        next_ms = min((at for at in times if at is not None), default=None)
-        return None if next_ms is None else max(0, next_ms - now_ms)
+        times = [operation.deadline_ms for operation in self.operations]
+        at_ms = self._timers.next_ms()
+        if at_ms is not None:
+            times.append(at_ms)
+        return max(0, min(times) - now_ms) if times else None
 
     def tick(self, now_ms: int) -> None:
-        for mirror in list(self.mirrors.values()):
-            for partition in list(mirror.partitions()):
-                at = partition.machine.wake_at_ms
-                if at is not None and at <= now_ms:
-                    partition.step(ev.TimerFired())
-                    self.wake(mirror.name)
+        for partition in self._timers.overdue(now_ms):
+            partition.step(ev.TimerFired())
+            self.wake(partition.machine.mirror)
         for operation in list(self.operations):
             if operation.deadline_ms <= now_ms:
                 operation.expire()
