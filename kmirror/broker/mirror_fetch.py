@@ -47,7 +47,12 @@ def plan_fetch(mirrors: Mirrors, mirror: str, broker_id: int, after: Sequence[Ex
     now_ms = mirrors.now_ms()
     ahead = {id(one.item.lease.machine): one for one in after}
     ready: list[tuple[MirroredPartition, int]] = []
+    items: list[FetchItem] = []
     for partition in link.partitions():
+        if partition.idle_at == broker_id and id(partition) not in ahead:
+            assert partition.planned is not None
+            items.append(partition.planned)
+            continue
         machine = partition.machine
         if machine.source_leader != broker_id or not machine.fetchable(now_ms) or partition.partition.deleted:
             continue
@@ -60,7 +65,7 @@ def plan_fetch(mirrors: Mirrors, mirror: str, broker_id: int, after: Sequence[Ex
             continue  # what to do about it is known only once it is applied
         ready.append((partition, offset))
     if not ready:
-        return []
+        return items
     ready.sort(key=lambda pair: pair[0].served)
     fetch_max = link.config.number("fetch.max.bytes")
     sizes = shares(
@@ -69,10 +74,11 @@ def plan_fetch(mirrors: Mirrors, mirror: str, broker_id: int, after: Sequence[Ex
         fetch_max_bytes=fetch_max,
     )
     mirrors.fetch_serial += 1
-    return [
-        _item(mirrors, mirror, broker_id, partition, offset, size)
-        for (partition, offset), size in zip(ready, sizes, strict=True)
-    ]
+    for (partition, offset), size in zip(ready, sizes, strict=True):
+        items.append(_item(mirrors, mirror, broker_id, partition, offset, size))
+        # until its next step; a guess ahead of the log must not last
+        partition.idle_at = -1 if id(partition) in ahead else broker_id
+    return items
 
 
 def _item(
@@ -80,17 +86,6 @@ def _item(
 ) -> FetchItem:
     machine = partition.machine
     partition.served = mirrors.fetch_serial
-    lease_number, generation = machine.lease_number, partition.partition.log.generation
-    last = partition.planned
-    if (
-        last is not None
-        and last.fetch_offset == offset
-        and last.max_bytes == size
-        and last.broker_id == broker_id
-        and last.lease.number == lease_number
-        and last.lease.generation == generation
-    ):
-        return last  # thousands of idle partitions are asked for again and again
     partition.planned = FetchItem(
         mirror=mirror,
         topic=machine.topic,
@@ -101,7 +96,7 @@ def _item(
         source_leader_epoch=machine.agreed_epoch,
         log_start_offset=-1,
         max_bytes=size,
-        lease=Lease(partition, lease_number, generation, offset),
+        lease=Lease(partition, machine.lease_number, partition.partition.log.generation, offset),
     )
     return partition.planned
 

@@ -83,6 +83,8 @@ class Mirror:
         self.config = MirrorConfig(wishes.visible(configs))
         if self.config.connection_part() != before:
             self.generation += 1
+        for partition in self.partitions():
+            partition.idle_at = -1
         settings = self.settings
         settings.source_cluster_id = self.config.text("source.cluster.id")
         settings.fetch_backoff_ms = self.config.number("fetch.backoff.ms")

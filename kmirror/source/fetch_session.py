@@ -66,8 +66,12 @@ class FetchSession:
         if uses_ids != self.uses_ids:  # a session is by names or by ids, never both (KIP-516)
             self.reset()
             self.uses_ids = uses_ids
+        before, held = self._asked, self._held
         self._asked = {(item.topic, item.partition): item for item in items}
-        wanted = {key: _sent_of(item) for key, item in self._asked.items()}
+        wanted = {  # the plan hands out the same item while a partition is idle
+            key: held[key] if before.get(key) is item and key in held else _sent_of(item)
+            for key, item in self._asked.items()
+        }
         self.has_newcomers = not self._greeted.issuperset(wanted)
         self._greeted |= wanted.keys()
         if self.epoch == 0:
@@ -76,10 +80,10 @@ class FetchSession:
             forgotten: list[Key] = []
             self._served = {key: at for key, at in self._served.items() if key in wanted}
         else:
-            changed = [key for key, sent in wanted.items() if self._held.get(key) != sent]
+            changed = [key for key, sent in wanted.items() if held.get(key) is not sent and held.get(key) != sent]
             forgotten = [
                 key
-                for key, sent in self._held.items()
+                for key, sent in held.items()
                 if key not in wanted or (uses_ids and wanted[key].topic_id != sent.topic_id)
             ]
         request = FetchRequest(session_id=self.session_id, session_epoch=self.epoch)

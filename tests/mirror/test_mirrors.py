@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kmirror.broker import mirror_seam as seam
+from kmirror.broker.config_admin import ConfigOp
 from kmirror.broker.mirror_describe import StateWrite
 from kmirror.broker.mirror_waiting import write_configs
 from kmirror.effects import Promise
@@ -214,8 +215,6 @@ def test_topic_configs_follow_and_leave_with_the_source_s() -> None:
 
 
 def test_connection_settings_begin_a_new_link_others_do_not() -> None:
-    from kmirror.broker.config_admin import ConfigOp
-
     source, destination, _ = mirroring()
     before = destination.mirrors.links()["m"].generation
 
@@ -352,7 +351,7 @@ def test_what_the_source_may_not_send() -> None:
     assert "epoch 1" in (told(batch(1, epoch=1)) or "")
     assert "damaged" in (told(bytes(80)) or "")
     assert "format 1" in (told(batch(1)[:16] + b"\x01" + batch(1)[17:]) or "")
-    assert told(batch(1)[:-3]) is None  # a partial batch at the end is nothing
+    assert told(batch(1) + batch(2)[:-3]) is None  # a partial batch at the end is nothing
     broken = batch(1)[:-1] + b"\xff"
     mirrors.apply(mirrors.examine("m", item, seam.FetchAnswer(records=broken, high_watermark=2, log_start_offset=0)))
     row = destination.row()
@@ -450,6 +449,30 @@ def test_a_fetch_is_applied_only_under_its_own_lease() -> None:
     destination.settle(destination.mirrors.pause("m", ["t"]))
     mirrors.apply(late)
     assert destination.row().state == "PAUSED" and destination.partition().log.log_end_offset == 2
+
+
+def test_an_idle_partition_is_planned_anew_when_anything_changed() -> None:
+    source, destination, pump = mirroring()
+    mirrors = destination.mirrors
+    (first,) = mirrors.plan_fetch("m", 1)
+    assert mirrors.plan_fetch("m", 1)[0] is first
+    source.produce(b"2")
+    one = mirrors.examine("m", first, pump.serve(first))
+    (ahead,) = mirrors.plan_fetch("m", 1, after=[one])
+    assert ahead.fetch_offset == 2
+    (again,) = mirrors.plan_fetch("m", 1)
+    assert again.fetch_offset == 1, "what was examined may never be applied"
+    mirrors.apply(one)
+    assert mirrors.plan_fetch("m", 1)[0].fetch_offset == 2
+    destination.settle(
+        destination.world.alter_configs(
+            64, "m", [ConfigOp("fetch.max.bytes", 0, "77"), ConfigOp("fetch.response.max.bytes", 0, "77")]
+        )
+    )
+    assert mirrors.plan_fetch("m", 1)[0].max_bytes == 77
+    assert mirrors.plan_fetch("m", 2) == []
+    destination.settle(destination.mirrors.pause("m", ["t"]))
+    assert mirrors.plan_fetch("m", 1) == []
 
 
 # -- for other nodes --------------------------------------------------------------------------------------------------
