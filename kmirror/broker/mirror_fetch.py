@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirror_seam import Examined, FetchAnswer, FetchItem, Lease
 from kmirror.broker.partition import Partition
 from kmirror.effects import Promise
-from kmirror.errors import ApiError
+from kmirror.errors import ApiError, CorruptData
 from kmirror.limits import MIRROR_APPEND_RUN_BYTES
 from kmirror.mirror import events as ev
 from kmirror.mirror.epochs import must_fence
@@ -257,9 +258,10 @@ def _append_run(target: Partition, run: memoryview) -> None:
     except ApiError as error:
         if error.code not in _REFUSED_BATCH:
             raise
-        for position, header in walk(run):
-            target.append_replicated(run[position : position + header.size_bytes])
-        raise  # no single one is to blame
+        with suppress(CorruptData):  # a header that cannot be one is the one to blame
+            for position, header in walk(run):
+                target.append_replicated(run[position : position + header.size_bytes])
+        raise
 
 
 def _hide_below(partition: MirroredPartition, offset: int, done: Promise[None]) -> None:

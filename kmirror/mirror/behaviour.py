@@ -206,7 +206,8 @@ class Machine(FailoverMixin):
         if event.last_epoch >= 0:
             self._background_bump(out, facts, event.last_epoch)
         start, history_end = event.source_log_start, self.recorded.history_end
-        if start > facts.log_start_offset and start > history_end:
+        believable = start <= event.source_high_watermark  # or following it would hide all that is here
+        if believable and start > facts.log_start_offset and start > history_end:
             reach = min(start, facts.high_watermark)
             if reach > facts.log_start_offset:
                 out.actions.append(ev.AdvanceLogStart(reach))
