@@ -238,6 +238,8 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
             start = end
     except ApiError as error:
         text = f"what the source sent at offset {target.log_end_offset} was refused: {error.message}"
+        if error.code == ErrorCode.KAFKA_STORAGE_ERROR and error.message:
+            text = error.message  # the source is not to blame
         partition.step(ev.FetchError(message=text, fatal=True))
         return
     if examined.accepted and examined.first_offset < begin:

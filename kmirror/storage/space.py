@@ -36,5 +36,5 @@ class SpaceGuard:
         usable = free - reserve
         if size_bytes > usable:
             self._granted_bytes = 0
-            raise DiskFull(f"{self._path} has {free} bytes left, {reserve} of them are kept for metadata; make room")
+            raise DiskFull(f"the disk is full: {free} bytes left, {reserve} of them kept for metadata, in {self._path}")
         self._granted_bytes = min(usable, max(size_bytes, reserve // 4))

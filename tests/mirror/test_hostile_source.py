@@ -120,3 +120,19 @@ def test_a_damaged_batch_in_a_comparison_is_no_divergence() -> None:
     pump.run()
     assert destination.data() == source.data()
     assert destination.row().state == State.MIRRORING.name
+
+
+def test_a_full_disk_here_is_not_the_source_s_fault() -> None:
+    source, destination, pump = mirroring()
+    destination.fs.capacity_bytes = destination.fs.used_bytes() + 2000
+    destination.world._services.space._granted_bytes = 0
+    source.produce(b"x" * 5000)
+    pump.run()
+    row = destination.row()
+    assert row.state == State.FAILED.name
+    assert (row.error or "").startswith("the disk is full")
+    assert row.retry is not None and row.retry.retryable
+    destination.fs.capacity_bytes = None
+    destination.tick(60_000)
+    pump.run()
+    assert destination.data() == source.data()
