@@ -19,7 +19,7 @@ from typing import Any
 from kmirror.broker.partition import Partition
 from kmirror.clock import Clock
 from kmirror.effects import Effects, LogId, Promise, StateRecord, Timer
-from kmirror.errors import ApiError
+from kmirror.errors import ApiError, CorruptData
 from kmirror.protocol.records import Record, build_batch, check_crc, read_records
 
 Replayer = Callable[[StateRecord], None]
@@ -141,7 +141,10 @@ class Runtime:
         log = partition.log
         count = 0
         for header, data in log.batches(log.log_start_offset, log.log_end_offset):
-            check_crc(data, 0, header)  # recovery does not look below its point, and a flipped bit here is a lie
+            try:  # recovery does not look below its point, and a flipped bit here is a lie
+                check_crc(data, 0, header)
+            except CorruptData as error:
+                raise CorruptData(f"{log.directory} is damaged: {error}. Restore it from a copy") from error
             if header.is_control:
                 continue
             for record in read_records(data):

@@ -7,6 +7,7 @@ a command line did: those are `Failure`s with a next step. A traceback means a b
 
 from __future__ import annotations
 
+import errno
 import importlib
 from collections.abc import Sequence
 
@@ -66,6 +67,9 @@ def group() -> None:
     """A Kafka cluster in one process: mirrors topics from real Kafka clusters byte for byte, and fails over."""
 
 
+_OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Returns the exit status; only a reader that has gone (`| head`) ends the process inside."""
     try:
@@ -79,4 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     except click.Abort:
         click.echo("stopped", err=True)
         return 130
+    except OSError as error:
+        if error.errno not in _OUTPUT_IS_FULL:
+            raise
+        click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+        return 1
     return status if isinstance(status, int) else 0

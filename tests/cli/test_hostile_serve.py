@@ -1,8 +1,11 @@
-"""`kmirror serve` where the machine gives it little."""
+"""Where the machine gives little: few open files, an output that is full."""
 
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +30,14 @@ def test_a_system_that_refuses_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", refuse)
     raise_descriptor_limit()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a file that is always full")
+def test_an_output_that_is_full_is_said_without_a_traceback() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kmirror.cli.main", "dump", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
