@@ -41,6 +41,8 @@ NO_SESSION = 0
 MAX_SESSION_ID = 2**31 - 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_ZSTD = 10
+FIRST_WITH_CURRENT_LEADER = 16
+"""KIP-951; before version 12 the field cannot even be written."""
 
 Key = tuple[str | bytes, int]
 """(topic name below version 13, topic id from there on; partition)"""
@@ -212,6 +214,7 @@ class FetchContext:
         self._session_epoch = session.epoch if session is not None else 0
         self._wants_session = wants_session
         self._with_ids = api_version >= FIRST_WITH_TOPIC_IDS
+        self._names_leader = api_version >= FIRST_WITH_CURRENT_LEADER
         self._zstd_allowed = api_version >= FIRST_WITH_ZSTD
         self._handles: list[tuple[Partition, int]] = []
         self._absent: frozenset[int] | None = None
@@ -352,7 +355,8 @@ class FetchContext:
             row = PartitionData(partition_index=answer.row.index, error_code=answer.error_code, high_watermark=-1)
             if answer.partition is not None:  # null for what could not be read, empty for what is not here: as in Kafka
                 row.aborted_transactions = None
-            if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH and answer.partition is not None:
+            fenced = answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+            if fenced and self._names_leader and answer.partition is not None:
                 row.current_leader = FetchLeaderIdAndEpoch(
                     leader_id=self._world.node_id, leader_epoch=answer.partition.leader_epoch
                 )

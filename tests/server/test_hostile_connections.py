@@ -8,6 +8,7 @@ import pytest
 
 from kmirror.limits import OUTBOX_BYTES, TURN_MS
 from kmirror.protocol import registry
+from kmirror.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from kmirror.protocol.api.metadata import MetadataRequest
 from kmirror.protocol.frames import request_frame
 from kmirror.server.connection import Connection
@@ -75,3 +76,25 @@ async def test_a_peer_that_does_not_read_is_not_answered_without_end(monkeypatch
 
 async def _sizes(client: Client) -> list[int]:
     return [len(await client.frame()) for _ in range(REQUESTS)]
+
+
+@pytest.mark.parametrize("version", range(9, 19))
+@pytest.mark.parametrize(("claimed", "code"), [(0, 74), (99, 75)], ids=["old", "unknown"])
+async def test_a_fetch_under_another_leader_epoch_is_answered_in_every_version(
+    version: int, claimed: int, code: int
+) -> None:
+    """What every consumer does after a failover. The leader's epoch is told from version 16 on (KIP-951)."""
+    async with serving() as broker:
+        await broker.create_topic("t")
+        topic = broker.world.image.topics_by_name["t"]
+        broker.world.bump_leader_epoch(topic.partitions[0], 5)
+        broker.flush.run()
+        asked = FetchPartition(partition=0, current_leader_epoch=claimed, partition_max_bytes=1000)
+        named: dict[str, Any] = {"topic": "t"} if version < 13 else {"topic_id": topic.topic_id}
+        answer = await broker.connect().ask(
+            "Fetch", version, FetchRequest(max_wait_ms=0, topics=[FetchTopic(partitions=[asked], **named)])
+        )
+        row = answer.responses[0].partitions[0]
+        assert row.error_code == code
+        told = version >= 16 and code == 74
+        assert row.current_leader.leader_epoch == (topic.partitions[0].leader_epoch if told else -1)
