@@ -53,10 +53,22 @@ def _topics(context: RequestContext, request: DescribeLogDirsRequest) -> list[De
         DescribeLogDirsTopic(
             name=name,
             partitions=[
-                DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
+                DescribeLogDirsPartition(partition_index=partition.index, partition_size=size_bytes)
                 for partition in partitions
+                if (size_bytes := _size_bytes(partition)) is not None
             ],
         )
         for name, partitions in found.items()
         if partitions
     ]
+
+
+def _size_bytes(partition: Partition) -> int | None:
+    """None for a log that cannot be opened; the others are answered all the same. Makes no directory: a tool that asks
+    about everything must not cost a descriptor for each partition that was never written to."""
+    if not partition.is_on_disk:
+        return 0
+    try:
+        return partition.log.size_bytes
+    except ApiError:
+        return None
