@@ -13,6 +13,7 @@ from kmirror.broker.mirror_waiting import write_configs
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
 from kmirror.mirror.desired import associations, visible
+from kmirror.mirror.states import Desired
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Record, build_batch
@@ -435,6 +436,10 @@ def test_a_fetch_is_applied_only_under_its_own_lease() -> None:
         stale = replace(item, lease=replace(item.lease, **changes))
         examined = mirrors.examine("m", stale, answer)
         assert not examined.accepted and examined.refusal == "stale"
+    machine = mirrors.topics["t"][1].partitions[0].machine
+    machine.desired = Desired.PAUSED  # no longer wished, whatever the lease says
+    assert mirrors.examine("m", item, answer).refusal == "stale"
+    machine.desired = Desired.MIRRORING
     late = mirrors.examine("m", item, answer)
     assert late.accepted
     source.bump()
@@ -449,6 +454,18 @@ def test_a_fetch_is_applied_only_under_its_own_lease() -> None:
     destination.settle(destination.mirrors.pause("m", ["t"]))
     mirrors.apply(late)
     assert destination.row().state == "PAUSED" and destination.partition().log.log_end_offset == 2
+
+
+def test_lag_is_never_negative() -> None:
+    """The source's high watermark as last told may be older than what we have appended since."""
+    source, destination, pump = mirroring()
+    source.produce(b"2")
+    pump.run()
+    mirrors = destination.mirrors
+    (item,) = mirrors.plan_fetch("m", 1)
+    mirrors.apply(mirrors.examine("m", item, seam.FetchAnswer(records=b"", high_watermark=1, log_start_offset=0)))
+    row = destination.row()
+    assert (row.source_offset, row.destination_offset, row.lag) == (1, 2, 0)
 
 
 def test_an_idle_partition_is_planned_anew_when_anything_changed() -> None:
