@@ -39,6 +39,11 @@ WAIT: Final = frozenset(
 """Answers of the source that pass by themselves, once its metadata is read again: no reset, no FAILED. Whether a topic
 is deleted or re-created is decided by the metadata, never by one of these."""
 
+EARLY_RETRIES: Final = 3
+"""How often the source's metadata may cut a delay short for one leader before a fetch has succeeded. More than one: the
+first may meet a connection that died with the outage. Not always: metadata that keeps naming a leader which cannot be
+reached must not use up the attempts."""
+
 
 class Machine(FailoverMixin):
     """One mirrored partition. `step` is the only way in beside `replay*`."""
@@ -126,14 +131,13 @@ class Machine(FailoverMixin):
             return
         if (event.leader, event.leader_epoch) != (self.source_leader, self.source_epoch):
             self.source_leader, self.source_epoch = event.leader, event.leader_epoch
-            self._retried_early = False
+            self._early_retries = 0
             self._revoke()
             self._restart_decision()
-        if self._out_of_reach and self._retry_at_ms is not None and not self._retried_early:
-            # what it waited for is here: no need to sit out the rest of the delay. Once per leader, until a fetch
-            # succeeds: metadata that names a leader we cannot reach must not use up the attempts
+        if self._out_of_reach and self._retry_at_ms is not None and self._early_retries < EARLY_RETRIES:
+            # what it waited for is here: no need to sit out the rest of the delay
             self._retry_at_ms = now_ms
-            self._retried_early = True
+            self._early_retries += 1
         self._out_of_reach = False
         if self.recorded.state is State.MIRRORING:
             self._background_bump(out, facts, self.source_epoch)
@@ -202,7 +206,7 @@ class Machine(FailoverMixin):
     def _on_appended(self, event: ev.Appended, facts: Facts, now_ms: int, out: Outcome) -> None:
         self.source_high_watermark = event.source_high_watermark
         self.trouble = None
-        self._retried_early = False
+        self._early_retries = 0
         if event.last_epoch >= 0:
             self._background_bump(out, facts, event.last_epoch)
         start, history_end = event.source_log_start, self.recorded.history_end

@@ -116,8 +116,8 @@ class MachineCore:
         self._lost: str | None = None
         self._out_of_reach = False
         """The source could not be reached and has not been seen since."""
-        self._retried_early = False
-        """The source's answer has already cut a retry delay short, and no fetch has succeeded since."""
+        self._early_retries = 0
+        """Delays that the present leader's metadata has cut short since a fetch succeeded."""
         self._agreed: tuple[int, int] | None = None
         self._suspect = False
         self._fence_to = -1

@@ -10,7 +10,7 @@ import pytest
 from kmirror.mirror import events as ev
 from kmirror.mirror.agreement import LocalBatch
 from kmirror.mirror.alignment import Case, Intended, Lineage, Plan, Refused, classify, cut_point
-from kmirror.mirror.behaviour import Machine
+from kmirror.mirror.behaviour import EARLY_RETRIES, Machine
 from kmirror.mirror.durable import Recorded
 from kmirror.mirror.facts import Numbers, OpenTransactionNumbers
 from kmirror.mirror.machine import InvalidTransition, Outcome, Settings
@@ -267,21 +267,23 @@ def test_a_failed_partition_starts_again_with_the_sources_first_answer() -> None
 
 
 def test_metadata_that_names_an_unreachable_leader_does_not_use_up_the_attempts() -> None:
-    """The source's answer cuts one delay short per leader, until a fetch has succeeded."""
+    """The source's answer cuts a few delays short per leader, until a fetch has succeeded."""
     subject = machine()
     subject.desired = Desired.MIRRORING
     subject.replay(Recorded(state=State.MIRRORING, retry_attempt=9, mirrored=True))
     facts = Numbers(log_end_offset=1, flushed_offset=1)
     settle(subject, subject.step(ev.SourceUnreachable("gone"), facts, 0), facts)
-    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 1_000)
-    settle(subject, subject.step(ev.TimerFired(), facts, 1_000), facts)
-    settle(subject, subject.step(ev.SourceUnreachable("gone"), facts, 1_000), facts)
+    for now_ms in range(1_000, 1_000 * (EARLY_RETRIES + 1), 1_000):
+        subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, now_ms)
+        assert subject.retry_at_ms == now_ms
+        settle(subject, subject.step(ev.TimerFired(), facts, now_ms), facts)
+        settle(subject, subject.step(ev.SourceUnreachable("gone"), facts, now_ms), facts)
     planned = subject.retry_at_ms
-    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 2_000)
-    assert subject.retry_at_ms == planned and planned is not None and planned > 10_000
-    subject.step(ev.SourceUnreachable("gone"), facts, 2_500)
-    subject.step(ev.SourceSeen(leader=2, leader_epoch=1), facts, 3_000)
-    assert subject.retry_at_ms == 3_000, "another leader"
+    subject.step(ev.SourceSeen(leader=1, leader_epoch=0), facts, 9_000)
+    assert subject.retry_at_ms == planned and planned is not None and planned > 20_000
+    subject.step(ev.SourceUnreachable("gone"), facts, 9_500)
+    subject.step(ev.SourceSeen(leader=2, leader_epoch=1), facts, 9_800)
+    assert subject.retry_at_ms == 9_800, "another leader"
 
 
 @pytest.mark.parametrize("history_end", [5, -1])
