@@ -173,3 +173,27 @@ def test_mode_of_a_batch_that_clients_may_not_send() -> None:
     data = build_batch([Record(value=b"x")], timestamp_ms=0)
     with pytest.raises(ApiError):
         destination.partition().append_coordinator(data)
+
+
+def test_a_reset_that_was_mirrored_forgets_producers_as_one_of_our_own() -> None:
+    """A to B to C: B is failed over and written to; C copies B's reset, and its producer state begins anew there."""
+    a = Cluster("a", seed=1)
+    b = Cluster("b", seed=2, clock=a.clock)
+    c = Cluster("c", seed=3, clock=a.clock)
+    a.create_topic()
+    b.create_mirror(a)
+    c.create_mirror(b)
+    b.start(a)
+    a.produce(b"1", b"2", producer_id=77, producer_epoch=5, base_sequence=0)
+    Pump(b, a).run()
+    c.start(b)
+    chained = Pump(c, b)
+    chained.run()
+    assert 77 in c.partition().log.producers.entries
+    b.stop()
+    chained.refresh()
+    chained.run()
+    assert c.data() == b.data() and c.partition().log.last_pid_reset_offset == 2
+    assert 77 not in c.partition().log.producers.entries
+    c.crash()
+    assert 77 not in c.partition().log.producers.entries
