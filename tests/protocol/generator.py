@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kmirror.protocol import headers, registry
-from kmirror.protocol.internal import cluster_metadata, cluster_metadata_rest, control, mirror_state
+from kmirror.protocol.internal import cluster_metadata, cluster_metadata_rest, consumer_offsets, control, mirror_state
 from kmirror.protocol.schema import Field, schema_of
 
 INTEGER_BITS = {"Int8": 7, "Int16": 15, "Int32": 31, "Int64": 63, "Uint16": 16, "Uint32": 32}
@@ -59,7 +59,7 @@ def message_classes() -> Iterator[type[Any]]:
     for api in registry.APIS:
         yield api.request
         yield api.response
-    for module in (headers, cluster_metadata, cluster_metadata_rest, control, mirror_state):
+    for module in (headers, cluster_metadata, cluster_metadata_rest, consumer_offsets, control, mirror_state):
         for value in vars(module).values():
             own = isinstance(value, type) and value.__module__ == module.__name__
             if own and "__declaration__" in value.__dict__ and schema_of(value).kind == "data":
