@@ -28,6 +28,7 @@ from kmirror.server.server import Server
 from kmirror.storage.filesystem import FileSystem, OsFileSystem
 from kmirror.workers.group_commit import GroupCommit
 from kmirror.workers.ticks import Ticks
+from kmirror.workers.timers import TimerTask
 
 if TYPE_CHECKING:
     from kmirror.broker.mirroring import Mirrors
@@ -111,6 +112,7 @@ class App:
         if self._commit is not None:
             self._commit.start()
         nursery.start_soon(Ticks(self.world, self.server, fatal=self._stop_after).run)
+        nursery.start_soon(TimerTask(self.world.runtime, fatal=self._stop_after).run)
         # The client side is imported with the first mirror: a broker without one starts faster and stays smaller.
         self.world.when_mirrors(lambda mirrors: nursery.start_soon(self._run_links, mirrors))
         for listener in self.listeners:

@@ -82,11 +82,24 @@ class LogId:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """One record of an internal log, still typed. `key` is None in the metadata log; `value` None is a tombstone."""
+    """One record of an internal log, still typed. `key` is None in the metadata log; `value` None is a tombstone.
+
+    `producer_id` is filled in for replay: whose transaction the record belongs to, -1 for none. Such a record counts
+    once that transaction has ended with a COMMIT marker in its log.
+    """
 
     log: LogId
     key: object | None
     value: object | None
+    producer_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """The producer whose open transaction a commit's records belong to."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +113,14 @@ class Timer:
 
 @dataclass(slots=True)
 class Effects:
-    """See the module head. `records` of one log form one batch: they become durable together or not at all."""
+    """See the module head. `records` of one log form one batch: they become durable together or not at all.
+
+    `producer`: they are written as transactional batches of that producer (TxnOffsetCommit).
+    """
 
     records: list[StateRecord] = field(default_factory=list)
     durable: list[LogId] = field(default_factory=list)
     replies: list[tuple[Promise[Any], object]] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     actions: list[object] = field(default_factory=list)
+    producer: ProducerBatch | None = None

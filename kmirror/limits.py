@@ -84,6 +84,9 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 FETCH_SESSION_EVICTION_MS = 120_000
 """A session unused for this long gives way to any newcomer (Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
+TIMERS_PER_TURN = 1_000
+"""Timers handed out before others run: a fleet of members whose sessions end at one moment must not own the loop."""
+
 # --- storage ----------------------------------------------------------------------------------------------------
 PRODUCER_BATCHES_RETAINED = 5
 """Batches per producer kept for duplicate detection: what a client may have in flight (NUM_BATCHES_TO_RETAIN)."""

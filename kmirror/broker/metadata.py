@@ -29,7 +29,9 @@ MIRROR_RESOURCE = kip.CONFIG_RESOURCE_TYPE
 
 METADATA_TOPIC = "__cluster_metadata"
 MIRROR_STATE_TOPIC = "__mirror_state"
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", MIRROR_STATE_TOPIC})
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state", MIRROR_STATE_TOPIC})
 
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_LEVEL = 33

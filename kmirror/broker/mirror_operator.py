@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kmirror.broker import mirror_seam as seam
-from kmirror.broker.metadata import TopicState
+from kmirror.broker.metadata import MIRROR_STATE_TOPIC, TopicState
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirror_waiting import StartOperation, StopOperation, failed, gather, write_configs
 from kmirror.broker.topic_admin import CreateTopicSpec
@@ -84,7 +84,7 @@ def create(mirrors: Mirrors, name: str, configs: Mapping[str, str | None]) -> Pr
         done.resolve(None)
         mirrors.wake(mirror.name)
 
-    mirrors.world.topics.create_mirror_state().then(state_topic_made)
+    mirrors.world.topics.ensure_internal(MIRROR_STATE_TOPIC).then(state_topic_made)
     return done
 
 

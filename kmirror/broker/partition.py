@@ -316,6 +316,8 @@ class Partition:
 
     def when_flushed(self) -> Promise[None]:
         """Settled when everything appended (and cut) so far is on disk, whatever durability the topic chose."""
+        if self.log.is_clean:
+            return Promise.of(None)
         promise: Promise[None] = Promise()
         self._services.flush.dirty(self.log, lambda: promise.resolve(None))
         return promise

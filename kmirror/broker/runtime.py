@@ -13,16 +13,29 @@ False; what earlier logs of the same commit took stays and is replayed, since it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from kmirror.broker.partition import Partition
+from kmirror.broker.timers import TimerTable
 from kmirror.clock import Clock
-from kmirror.effects import Effects, LogId, Promise, StateRecord, Timer
+from kmirror.effects import Effects, LogId, ProducerBatch, Promise, StateRecord, Timer
 from kmirror.errors import ApiError, CorruptData
-from kmirror.protocol.records import Record, build_batch, check_crc, read_records
+from kmirror.limits import TIMERS_PER_TURN
+from kmirror.protocol.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    Record,
+    build_batch,
+    check_crc,
+    control_type,
+    end_txn_marker,
+    read_records,
+)
 
 Replayer = Callable[[StateRecord], None]
+Ended = Callable[[LogId, int, bool], None]
+"""(log, producer id, committed): a transaction that wrote into the log is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +46,27 @@ class RecordCodec:
     decode: Callable[[bytes | None, bytes | None], tuple[Any, Any]]
 
 
+class _Owner(NamedTuple):
+    codec: RecordCodec
+    replay: Replayer
+    ended: Ended | None
+
+
 class Runtime:
     """`partition_of` finds the log that a LogId names: an internal one, or a data partition named in `durable`."""
 
     def __init__(self, clock: Clock, partition_of: Callable[[LogId], Partition]) -> None:
         self._clock = clock
         self._partition_of = partition_of
-        self._topics: dict[str, tuple[RecordCodec, Replayer]] = {}
+        self._topics: dict[str, _Owner] = {}
         self._executors: dict[type, Callable[[Any], None]] = {}
         self._timer_handlers: dict[type, Callable[[Any], None]] = {}
-        self._timers: dict[str, tuple[int, object]] = {}
+        self.timers = TimerTable()
 
-    def register(self, topic: str, codec: RecordCodec, replay: Replayer) -> None:
-        """Who owns the state kept in `topic`."""
-        self._topics[topic] = (codec, replay)
+    def register(self, topic: str, codec: RecordCodec, replay: Replayer, ended: Ended | None = None) -> None:
+        """Who owns the state kept in `topic`. `ended` is told of every transaction marker in its logs, in log order
+        with the records that are replayed."""
+        self._topics[topic] = _Owner(codec, replay, ended)
 
     def on_action(self, kind: type, execute: Callable[[Any], None]) -> None:
         """Run `execute(action)` for each action of exactly this type, once its commit is durable."""
@@ -65,22 +85,64 @@ class Runtime:
             by_log.setdefault(record.log, []).append(record)
         for log_id, records in by_log.items():
             try:
-                self._append(log_id, records)
+                self._append(log_id, records, effects.producer)
             except ApiError as error:
                 for promise, _value in effects.replies:
                     if not promise.done:
                         promise.fail(ApiError(error.code, error.message))
                 return False
-        self._start_timers(effects.timers)
+        for timer in effects.timers:
+            self.set_timer(timer)
         self._release_after(effects.durable or list(by_log), effects)
         return True
 
-    def _append(self, log_id: LogId, records: list[StateRecord]) -> None:
-        codec, replay = self._topics[log_id.topic]
-        encoded = [Record(*codec.encode(record.key, record.value)) for record in records]
-        self._partition_of(log_id).append_coordinator(build_batch(encoded, timestamp_ms=self._clock.time_ms()))
+    def _append(self, log_id: LogId, records: list[StateRecord], producer: ProducerBatch | None) -> None:
+        owner = self._topics[log_id.topic]
+        encoded = [Record(*owner.codec.encode(record.key, record.value)) for record in records]
+        now_ms = self._clock.time_ms()
+        if producer is None:
+            batch = build_batch(encoded, timestamp_ms=now_ms)
+        else:
+            batch = build_batch(
+                encoded,
+                timestamp_ms=now_ms,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=True,
+            )
+            records = [replace(record, producer_id=producer.producer_id) for record in records]
+        self._partition_of(log_id).append_coordinator(batch)
         for record in records:
-            replay(record)
+            owner.replay(record)
+
+    def append_marker(
+        self,
+        log_id: LogId,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int = 0,
+    ) -> Promise[None]:
+        """End a producer's transaction in one log, of data or of an internal topic (WriteTxnMarkers).
+
+        Settled when it is on disk. Raises ApiError before anything is written: 3 for no such partition, 147 where the
+        log is read-only, 47 for an epoch below the producer's, 52 for an older coordinator's.
+        """
+        partition = self._partition_of(log_id)
+        marker = end_txn_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self._clock.time_ms(),
+        )
+        partition.append_coordinator(marker, transaction_version=transaction_version)
+        owner = self._topics.get(log_id.topic)
+        if owner is not None and owner.ended is not None:
+            owner.ended(log_id, producer_id, commit)
+        return partition.when_flushed()
 
     def _release_after(self, logs: list[LogId], effects: Effects) -> None:
         """Flush `logs` one after the other (data before mirror state before metadata), then let the world know."""
@@ -106,35 +168,31 @@ class Runtime:
 
     # -- timers --------------------------------------------------------------------------------------------------
 
-    def _start_timers(self, timers: list[Timer]) -> None:
-        now_ms = self._clock.monotonic_ms()
-        for timer in timers:
-            self._timers[timer.key] = (now_ms + timer.delay_ms, timer.event)
+    def set_timer(self, timer: Timer) -> None:
+        """Outside a commit: timers of soft state."""
+        self.timers.set(timer.key, self._clock.monotonic_ms() + timer.delay_ms, timer.event)
 
     def cancel_timer(self, key: str) -> None:
-        self._timers.pop(key, None)
+        self.timers.cancel(key)
 
     def next_timer_ms(self) -> int | None:
         """Milliseconds until the next timer is due, 0 when one is overdue, None without timers."""
-        if not self._timers:
-            return None
-        return max(0, min(due for due, _event in self._timers.values()) - self._clock.monotonic_ms())
+        at_ms = self.timers.next_ms()
+        return None if at_ms is None else max(0, at_ms - self._clock.monotonic_ms())
 
     def fire_timers(self) -> None:
-        """Hand out the events of all timers that are due, the earliest first."""
-        now_ms = self._clock.monotonic_ms()
-        due = sorted((at, key) for key, (at, _event) in self._timers.items() if at <= now_ms)
-        for at, key in due:
-            entry = self._timers.get(key)
-            if entry is not None and entry[0] == at:
-                del self._timers[key]
-                self._timer_handlers[type(entry[1])](entry[1])
+        """Hand out the events of the timers that are due, the earliest first; of very many the rest waits."""
+        for _ in range(TIMERS_PER_TURN):
+            event = self.timers.take_due(self._clock.monotonic_ms())
+            if event is None:
+                return
+            self._timer_handlers[type(event)](event)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     def replay_log(self, log_id: LogId) -> int:
         """Replay everything that the log holds, at start. Returns the number of records. Raises CorruptData."""
-        codec, replay = self._topics[log_id.topic]
+        owner = self._topics[log_id.topic]
         partition = self._partition_of(log_id)
         if not partition.is_on_disk:
             return 0
@@ -146,9 +204,13 @@ class Runtime:
             except CorruptData as error:
                 raise CorruptData(f"{log.directory} is damaged: {error}. Restore it from a copy") from error
             if header.is_control:
+                kind = control_type(data, 0) if owner.ended is not None and header.record_count else None
+                if owner.ended is not None and kind in (CONTROL_COMMIT, CONTROL_ABORT):
+                    owner.ended(log_id, header.producer_id, kind == CONTROL_COMMIT)
                 continue
+            producer_id = header.producer_id if header.is_transactional else -1
             for record in read_records(data):
-                key, value = codec.decode(record.key, record.value)
-                replay(StateRecord(log_id, key, value))
+                key, value = owner.codec.decode(record.key, record.value)
+                owner.replay(StateRecord(log_id, key, value, producer_id))
                 count += 1
         return count

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kmirror.broker import topic_config
-from kmirror.broker.metadata import INTERNAL_TOPICS, METADATA_TOPIC, MIRROR_STATE_TOPIC, Registration, TopicState
+from kmirror.broker.metadata import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    MIRROR_STATE_TOPIC,
+    OFFSETS_TOPIC,
+    Registration,
+    TopicState,
+)
 from kmirror.effects import Effects, LogId, Promise, StateRecord
 from kmirror.errors import ApiError, ConfigError
 from kmirror.limits import MAX_PARTITIONS_PER_REQUEST, MAX_TOPIC_NAME_LENGTH
@@ -64,6 +71,8 @@ class TopicAdmin:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._making: dict[str, Promise[TopicState]] = {}
+        """Internal topics on their way."""
 
     # -- create --------------------------------------------------------------------------------------------------
 
@@ -253,23 +262,41 @@ class TopicAdmin:
             return self.create(CreateTopicSpec(name))
         return promise
 
-    def create_mirror_state(self) -> Promise[TopicState]:
-        """`__mirror_state`, made when the first mirror is; its logs open as they are used."""
-        topic = self._world.image.topics_by_name.get(MIRROR_STATE_TOPIC)
+    def ensure_internal(self, name: str) -> Promise[TopicState]:
+        """An internal topic, made when its first record is about to be; its logs open as they are used. ApiError 56."""
+        topic = self._world.image.topics_by_name.get(name)
         if topic is not None:
             return Promise.of(topic)
-        return self.create(
-            CreateTopicSpec(
-                MIRROR_STATE_TOPIC,
-                self._world.config.integer("mirror.state.topic.num.partitions"),
-                configs={
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "retention.ms": "-1",
-                    "flush.messages": "1",
-                },
-            )
-        )
+        making = self._making.get(name)
+        if making is not None:
+            return making
+        promise = self._making[name] = self.create(self._internal_spec(name))
+
+        def made(_done: Promise[TopicState]) -> None:
+            del self._making[name]
+
+        promise.then(made)
+        return promise
+
+    def _internal_spec(self, name: str) -> CreateTopicSpec:
+        """Partition counts and configurations as Kafka gives them (AutoTopicCreationManager)."""
+        config = self._world.config
+        configs: dict[str, str | None]
+        if name == MIRROR_STATE_TOPIC:
+            count = config.integer("mirror.state.topic.num.partitions")
+            configs = {"compression.type": "producer", "retention.ms": "-1"}
+        elif name == OFFSETS_TOPIC:
+            count = config.integer("offsets.topic.num.partitions")
+            configs = {"compression.type": "producer", "segment.bytes": config.raw("offsets.topic.segment.bytes")}
+        else:
+            count = config.integer("transaction.state.log.num.partitions")
+            configs = {
+                "compression.type": "uncompressed",
+                "unclean.leader.election.enable": "false",
+                "min.insync.replicas": config.raw("transaction.state.log.min.isr"),
+                "segment.bytes": config.raw("transaction.state.log.segment.bytes"),
+            }
+        return CreateTopicSpec(name, count, configs={"cleanup.policy": "compact", "flush.messages": "1", **configs})
 
     # -- grow and delete -----------------------------------------------------------------------------------------
 

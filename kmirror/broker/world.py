@@ -25,7 +25,9 @@ from kmirror.broker.metadata import (
     METADATA_TOPIC,
     MIRROR_RESOURCE,
     MIRROR_STATE_TOPIC,
+    OFFSETS_TOPIC,
     SUPPORTED_FEATURES,
+    TRANSACTIONS_TOPIC,
     MetadataImage,
     TopicState,
 )
@@ -47,7 +49,9 @@ from kmirror.storage.space import SpaceGuard
 
 if TYPE_CHECKING:
     from kmirror.broker.fetch import FetchSessions
+    from kmirror.broker.groups import GroupCoordinator
     from kmirror.broker.mirroring import Mirrors
+    from kmirror.broker.transactions import TransactionCoordinator
 
 log = logging.getLogger("kmirror.broker")
 
@@ -107,6 +111,8 @@ class World:
         self.layers = BrokerLayers(config, self.image.default_broker_configs, {})
         self.topics = TopicAdmin(self)
         self.configs = ConfigAdmin(self)
+        self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._mirrors: Mirrors | None = None
         self._make_mirrors: Callable[[World], MirrorHooks] = _load_mirrors
         self._when_mirrors: list[Callable[[Mirrors], None]] = []
@@ -157,6 +163,10 @@ class World:
         self._look_for_missing()
         if not self.directory.clean:
             self._recover_logs()
+        if OFFSETS_TOPIC in self.image.topics_by_name:
+            self._groups = self._begin_groups()
+        if TRANSACTIONS_TOPIC in self.image.topics_by_name:
+            self._transactions = self._begin_transactions()
         if self.image.mirror_configs or MIRROR_STATE_TOPIC in self.image.topics_by_name:
             self._mirrors = self._begin_mirroring()
         if not self.directory.clean:
@@ -219,11 +229,50 @@ class World:
             for (partition, minimum), _promise in zip(writable, promises, strict=True):
                 partition.set_leader_epoch(minimum + 1)
 
-    # -- mirroring -----------------------------------------------------------------------------------------------
+    # -- coordinators and mirroring ------------------------------------------------------------------------------
+    # Loaded at start when they have state, else at first use: a broker that does without them never pays.
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """Consumer groups and their committed offsets."""
+        if self._groups is None:
+            self._groups = self._begin_groups()
+        return self._groups
+
+    @property
+    def groups_if_loaded(self) -> GroupCoordinator | None:
+        """For whoever only has something to tell them."""
+        return self._groups
+
+    def _begin_groups(self) -> GroupCoordinator:
+        from kmirror.broker.groups import GroupCoordinator
+
+        groups = self._groups = GroupCoordinator(self)
+        groups.recovered()
+        return groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Transactional producers and their transactions."""
+        if self._transactions is None:
+            self._transactions = self._begin_transactions()
+        return self._transactions
+
+    @property
+    def transactions_if_loaded(self) -> TransactionCoordinator | None:
+        """For whoever only has something to tell them."""
+        return self._transactions
+
+    def _begin_transactions(self) -> TransactionCoordinator:
+        from kmirror.broker.transactions import TransactionCoordinator
+
+        transactions = self._transactions = TransactionCoordinator(self)
+        transactions.recovered()
+        return transactions
 
     @property
     def mirrors(self) -> Mirrors:
-        """Mirroring, loaded at start when there are mirrors, else at first use: a broker without any never pays."""
+        """Mirroring."""
         if self._mirrors is None:
             self._mirrors = self._begin_mirroring()
         return self._mirrors
@@ -356,6 +405,9 @@ class World:
     def ensure_topic(self, name: str) -> Promise[TopicState]:
         return self.topics.ensure(name)
 
+    def ensure_internal_topic(self, name: str) -> Promise[TopicState]:
+        return self.topics.ensure_internal(name)
+
     def delete_topic(self, name: str) -> Promise[None]:
         return self.topics.delete(name)
 
@@ -440,8 +492,9 @@ class World:
 
         for partition in topic.partitions:
             close(partition)
-        if self._mirrors is not None:
-            self._mirrors.topic_deleted(topic)
+        for told in (self._groups, self._transactions, self._mirrors):
+            if told is not None:
+                told.topic_deleted(topic)
         return gone
 
     def _delete_delay_ms(self, topic: TopicState) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 from kmirror.mirror.states import State
 from kmirror.protocol import mirror_numbers as numbers
 from kmirror.protocol import uuids
+from kmirror.protocol.java_hash import partition_for
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -62,24 +63,8 @@ class GapRecord:
     at_ms: int
 
 
-def java_hash(text: str) -> int:
-    """String.hashCode: 31-polynomial over UTF-16 code units, as a signed int32."""
-    value = 0
-    units = text.encode("utf-16-be")
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def placement(text: str, partition_count: int) -> int:
-    """Absolute value (Integer.MIN_VALUE counts as 0), modulo the number of partitions
-    (docs/MIRRORING.md, "State topic")."""
-    value = java_hash(text)
-    return (0 if value == -(1 << 31) else abs(value)) % partition_count
-
-
 def state_partition(
     mirror: str, topic_id: bytes, partition: int, partition_count: int = numbers.STATE_TOPIC_PARTITIONS
 ) -> int:
     """The partition of `__mirror_state` that holds everything about one mirrored partition."""
-    return placement(f"{mirror}:{uuids.to_text(topic_id)}:{partition}", partition_count)
+    return partition_for(f"{mirror}:{uuids.to_text(topic_id)}:{partition}", partition_count)

@@ -138,8 +138,7 @@ def begin(log: Log) -> FlushTicket | None:
         return None
     unsynced = log.unsynced
     data_changed = log.log_end_offset > log.flushed_offset or unsynced.cut
-    side_changed = log.epochs.changed or unsynced.facts
-    if not (data_changed or side_changed or unsynced.directory or unsynced.paths or unsynced.files or log.tickets):
+    if is_clean(log):
         return None
     if data_changed:
         unsynced.files.append(log.active.file)
@@ -158,6 +157,14 @@ def begin(log: Log) -> FlushTicket | None:
     log.unsynced = Unsynced()
     log.tickets.append(ticket)
     return ticket
+
+
+def is_clean(log: Log) -> bool:
+    """Whether everything that was appended, cut or derived so far is on disk."""
+    unsynced = log.unsynced
+    data_changed = log.log_end_offset > log.flushed_offset or unsynced.cut
+    side_changed = log.epochs.changed or unsynced.facts
+    return not (data_changed or side_changed or unsynced.directory or unsynced.paths or unsynced.files or log.tickets)
 
 
 def finish(log: Log, ticket: FlushTicket) -> None:

@@ -214,6 +214,11 @@ class Log:
         """Loop side: everything that has to be synced for the log's present end. None when nothing has."""
         return _flush.begin(self)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that was appended, cut or derived so far is on disk."""
+        return self.failed is None and _flush.is_clean(self)
+
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Loop side, after `ticket.sync()`: raise `flushed_offset`, unless a cut made the ticket stale."""
         _flush.finish(self, ticket)

@@ -211,7 +211,7 @@ def test_limits_replicas_and_internal_topics() -> None:
     assert code_of(partition.produce, make_batch(b"x" * 200), now_ms=1, acks=1) == 10
     assert code_of(partition.produce, make_batch(b"x"), now_ms=1, acks=-1) == 0, "at most as many as there are: KIP-966"
     assert code_of(partition.produce, make_batch(b"x"), now_ms=broker.clock.time_ms(), acks=1) == 0
-    state = broker.settle(broker.world.topics.create_mirror_state()).partitions[0]
+    state = broker.settle(broker.world.topics.ensure_internal("__mirror_state")).partitions[0]
     assert code_of(state.produce, make_batch(b"x"), now_ms=1, acks=1) == 17
 
 
@@ -416,7 +416,7 @@ def test_delete_records_at_the_edges() -> None:
     broker.create("c", cleanup__policy="compact")
     assert code_of(delete, "absent", 0, 1) == 3
     assert code_of(broker.world.delete_records, "c", 0, 0) == 44
-    broker.settle(broker.world.topics.create_mirror_state())
+    broker.settle(broker.world.topics.ensure_internal("__mirror_state"))
     assert code_of(broker.world.delete_records, "__mirror_state", 0, 0) == 17
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmirror.broker.runtime import RecordCodec
-from kmirror.effects import Effects, LogId, Promise, StateRecord, Timer
+from kmirror.effects import Effects, LogId, ProducerBatch, Promise, StateRecord, Timer
 from tests.broker.harness import Broker, error_code
 
 STATE = "__mirror_state"
@@ -23,7 +23,7 @@ class Greet:
 
 def prepared() -> tuple[Broker, list[StateRecord]]:
     broker = Broker()
-    broker.settle(broker.world.topics.create_mirror_state())
+    broker.settle(broker.world.topics.ensure_internal("__mirror_state"))
     replayed: list[StateRecord] = []
     broker.world.runtime.register(STATE, TEXT, replayed.append)
     return broker, replayed
@@ -113,3 +113,59 @@ def test_timers_replace_each_other_and_fire_in_order() -> None:
     broker.world.tick()
     assert fired == ["early", "sooner"]
     assert runtime.next_timer_ms() is None
+
+
+def test_a_transaction_in_an_internal_log_is_told_of_with_its_records() -> None:
+    broker, replayed = prepared()
+    ended: list[tuple[LogId, int, bool]] = []
+    runtime = broker.world.runtime
+    runtime.register(STATE, TEXT, replayed.append, lambda *told: ended.append(told))
+    log_id = LogId(STATE, 3)
+    pending = [StateRecord(log_id, "a", "1"), StateRecord(log_id, "b", "2")]
+    assert broker.world.commit(Effects(records=pending, producer=ProducerBatch(77, 5)))
+    assert [record.producer_id for record in replayed] == [77, 77]
+    marker = runtime.append_marker(log_id, producer_id=77, producer_epoch=5, coordinator_epoch=0, commit=True)
+    assert not marker.done
+    broker.settle(marker)
+    assert ended == [(log_id, 77, True)]
+    assert broker.world.partition(STATE, 3).last_stable_offset == 3
+    stale: Promise[None] = Promise()
+    assert not broker.world.commit(Effects(records=pending, producer=ProducerBatch(77, 4), replies=[(stale, None)]))
+    assert error_code(stale) == 47
+    broker.crash()
+    told: list[object] = []
+    broker.world.runtime.register(STATE, TEXT, told.append, lambda *end: told.append(end))
+    assert broker.world.runtime.replay_log(log_id) == 2
+    assert told == [*replayed, (log_id, 77, True)]
+
+
+def test_what_is_on_disk_already_is_answered_at_once() -> None:
+    broker, _replayed = prepared()
+    log_id = LogId(STATE, 0)
+    first: Promise[None] = Promise()
+    broker.world.commit(Effects(records=[StateRecord(log_id, "k", "v")], replies=[(first, None)]))
+    read: Promise[str] = Promise()
+    broker.world.commit(Effects(durable=[log_id], replies=[(read, "seen")]))
+    assert not read.done
+    broker.settle(first)
+    assert read.done
+    again: Promise[str] = Promise()
+    broker.world.commit(Effects(durable=[log_id], replies=[(again, "seen")]))
+    assert again.done
+
+
+def test_a_timer_that_is_due_before_all_others_wakes_the_sleeper() -> None:
+    broker, _replayed = prepared()
+    runtime = broker.world.runtime
+    runtime.on_timer(Greet, lambda event: None)
+    woken: list[int | None] = []
+    runtime.timers.on_sooner = lambda: woken.append(runtime.next_timer_ms())
+    runtime.set_timer(Timer("a", 100, Greet("a")))
+    runtime.set_timer(Timer("b", 200, Greet("b")))
+    runtime.set_timer(Timer("c", 10, Greet("c")))
+    runtime.cancel_timer("c")
+    assert woken == [100, 10]
+    assert runtime.next_timer_ms() == 100
+    for _ in range(5000):
+        runtime.set_timer(Timer("a", 300, Greet("a")))
+    assert runtime.next_timer_ms() == 200

@@ -224,9 +224,9 @@ def test_deletion_can_be_switched_off_and_spares_the_mirrors_state() -> None:
     broker.create("t")
     assert error_code(broker.world.delete_topic("t")) == 73
     other = Broker()
-    state = other.settle(other.world.topics.create_mirror_state())
+    state = other.settle(other.world.topics.ensure_internal("__mirror_state"))
     assert (state.name, len(state.partitions), state.internal) == ("__mirror_state", 50, True)
-    assert other.world.topics.create_mirror_state().result() is state
+    assert other.world.topics.ensure_internal("__mirror_state").result() is state
     assert error_code(other.world.delete_topic("__mirror_state")) == 42
     assert not [name for name in other.fs.list_dir(DIRECTORY) if name.startswith("__mirror")], "logs open lazily"
 

@@ -11,13 +11,14 @@ from kmirror.mirror import desired as wishes
 from kmirror.mirror import epochs, sync
 from kmirror.mirror.config import MirrorConfig, check_change, check_create, check_name
 from kmirror.mirror.desired import Association
-from kmirror.mirror.durable import java_hash, placement, state_partition
+from kmirror.mirror.durable import state_partition
 from kmirror.mirror.plan import Appetite, shares
 from kmirror.mirror.retry import NOT_RETRIED, RetryPolicy
 from kmirror.mirror.states import Desired, Mode, Operation, State, Verdict, allowed, decide, mode_of, refusal
 from kmirror.protocol import mirror_numbers as numbers
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.java_hash import java_hash, partition_for
 
 # -- states -----------------------------------------------------------------------------------------------------------
 
@@ -159,10 +160,10 @@ def test_thresholds() -> None:
 
 def test_hash_vectors_of_the_specification() -> None:
     assert java_hash("a-to-b:AAAAAAAAAAAAAAAAAAABAQ:0") == 837329509
-    assert java_hash("my-mirror") == 1191661312 and placement("my-mirror", 50) == 12
-    assert java_hash("a-to-b") == -1472817284 and placement("a-to-b", 50) == 34
+    assert java_hash("my-mirror") == 1191661312 and partition_for("my-mirror", 50) == 12
+    assert java_hash("a-to-b") == -1472817284 and partition_for("a-to-b", 50) == 34
     assert state_partition("a-to-b", uuids.from_text("AAAAAAAAAAAAAAAAAAABAQ"), 0, 50) == 9
-    assert java_hash("polygenelubricants") == -(1 << 31) and placement("polygenelubricants", 50) == 0
+    assert java_hash("polygenelubricants") == -(1 << 31) and partition_for("polygenelubricants", 50) == 0
 
 
 # -- wishes -----------------------------------------------------------------------------------------------------------
