@@ -1,0 +1,1 @@
+"""Consumer groups: members and generations (classic), committed offsets. L2."""
