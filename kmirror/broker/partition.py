@@ -34,6 +34,7 @@ from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
 from kmirror.storage.validation import NEWEST_MAGIC, single_batch
+from kmirror.storage.values import LONG_MAX
 
 _log = logging.getLogger("kmirror.broker")
 
@@ -128,6 +129,7 @@ class Partition:
         self._subscribers: dict[int, Callable[[], None]] = {}
         self._next_handle = 0
         self._told = (-1, -1, -1)
+        self._unflushed_since_ms: int | None = None
 
     def __str__(self) -> str:
         return f"{self.topic_name}-{self.index}"
@@ -279,10 +281,29 @@ class Partition:
             raise self._refusal(error) from error
         if before is not None and log.first_undecided_offset != before:
             self._undecided.append((log.log_end_offset, before))
-        if log.flushed_offset < log.log_end_offset:
+        if self._flush_is_due(log):
             self._services.flush.dirty(log, self._advance)
         self._advance()
         return result
+
+    def _flush_is_due(self, log: Log) -> bool:
+        """After `flush.messages` offsets, and for what a roll has sealed (UnifiedLog.append and roll): with page-cache
+        durability everything else is the operating system's to write."""
+        waiting = log.log_end_offset - log.flushed_offset
+        return waiting >= max(1, log.config.flush_messages) or log.flushed_offset < log.active.base_offset
+
+    def flush_if_overdue(self, now_ms: int) -> None:
+        """`flush.ms`, counted from the first look that finds something unflushed; `now_ms` is monotonic time."""
+        log = self._log
+        if log is None or log.config.flush_ms == LONG_MAX:
+            return
+        if log.flushed_offset >= log.log_end_offset:
+            self._unflushed_since_ms = None
+        elif self._unflushed_since_ms is None:
+            self._unflushed_since_ms = now_ms
+        elif now_ms - self._unflushed_since_ms >= log.config.flush_ms:
+            self._unflushed_since_ms = None
+            self._services.flush.dirty(log, self._advance)
 
     def _check_shape(self, records: Buffer) -> None:
         """One batch or not: what Kafka looks at before it looks at acks. Raises ApiError 2, 87."""

@@ -343,6 +343,7 @@ def log_config(overrides: Mapping[str, str], layers: BrokerLayers) -> LogConfig:
         compression_type=str(value("compression.type")),
         cleanup_policy=",".join(policy) if isinstance(policy, list) else str(policy),
         flush_messages=integer("flush.messages"),
+        flush_ms=integer("flush.ms"),
         retention_ms=integer("retention.ms"),
         retention_bytes=integer("retention.bytes"),
         file_delete_delay_ms=integer("file.delete.delay.ms"),

@@ -534,9 +534,12 @@ class World:
     # -- time and end --------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Periodic work: due timers, removal of deleted directories."""
+        """Periodic work: due timers, removal of deleted directories, `flush.ms`."""
         self.runtime.fire_timers()
-        self.directory.remove_due(self.clock.monotonic_ms())
+        now_ms = self.clock.monotonic_ms()
+        self.directory.remove_due(now_ms)
+        for partition in self.partitions():
+            partition.flush_if_overdue(now_ms)
 
     def apply_retention(self) -> int:
         """Every log.retention.check.interval.ms: drop old segments. Opens what was not opened yet. Returns segments."""

@@ -15,10 +15,12 @@ LONG_MAX = 2**63 - 1
 
 
 class LogMode(enum.Enum):
-    """Who may append. SEALING (a mirror's STOPPING) lets COORDINATOR write ABORT markers and MIRROR_PID_RESET only."""
+    """Who may append. SEALING (a mirror's STOPPING) lets COORDINATOR write ABORT markers and MIRROR_PID_RESET only,
+    DRAINING (a topic about to be aligned) ABORT and COMMIT markers."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
+    DRAINING = "draining"
     SEALING = "sealing"
 
 
@@ -37,6 +39,7 @@ class LogConfig:
     compression_type: str = "producer"
     cleanup_policy: str = "delete"
     flush_messages: int = 1
+    flush_ms: int = LONG_MAX
     retention_ms: int = 7 * 24 * 60 * 60 * 1000
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000

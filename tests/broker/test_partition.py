@@ -89,6 +89,34 @@ def test_page_cache_durability_is_a_choice() -> None:
     assert flushed.done
 
 
+def test_page_cache_durability_leaves_writing_to_the_operating_system() -> None:
+    """No flush of ours, except after flush.messages offsets, when flush.ms is over, and of what a roll has sealed."""
+    broker, partition = one(flush__messages="3")
+    log = partition.log
+    broker.produce("t", b"a")
+    broker.produce("t", b"b")
+    assert (log.flushed_offset, partition.high_watermark) == (0, 2)
+    broker.produce("t", b"c")
+    assert log.flushed_offset == 3
+    log.roll()
+    broker.produce("t", b"d")
+    assert log.flushed_offset == 3  # the roll had nothing to seal that was not on disk
+    log.roll()
+    broker.produce("t", b"e")
+    assert log.flushed_offset == 5
+    timed, partition = one(flush__messages="9223372036854775807", flush__ms="2000")
+    timed.produce("t", b"a")
+    timed.world.tick()
+    timed.clock.advance(1999)
+    timed.world.tick()
+    timed.flush.run()
+    assert partition.log.flushed_offset == 0
+    timed.clock.advance(1)
+    timed.world.tick()
+    timed.flush.run()
+    assert partition.log.flushed_offset == 1
+
+
 def test_acknowledged_records_survive_a_power_cut() -> None:
     for seed in range(15):
         broker = Broker(seed=seed)
