@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.peers.fixtures import MakeKafka, MakeKmirror
 from conformance.peers.kafka import KafkaBroker, KafkaInstallation
 from conformance.peers.kmirror_process import KmirrorBroker
-from conformance.peers.waiting import eventually
+from conformance.peers.waiting import eventually, pause
 from conformance.wire.batches import batch
 from conformance.wire.client import Broker
 from tests.integration.source_topics import Source
@@ -27,6 +29,9 @@ from tests.integration.watching import (
 
 pytestmark = pytest.mark.kafka
 EPOCH_GROWTH = 20
+AWAY_S = 60.0
+BACK_S = 45.0
+"""Until a source that is back has been caught up with: the longest pause between two tries is shorter than this."""
 
 
 @pytest.fixture
@@ -113,6 +118,56 @@ def test_the_source_killed_and_away(source: Source, make_kmirror: MakeKmirror) -
     wait_until_equal_ends(source.bootstrap, destination.bootstrap, topic)
     assert_identical(source, destination, topic)
     eventually(lambda: describe(destination)[0]["lag"] == 0, what="lag 0")
+
+
+def watch_while_away(destination: KmirrorBroker, topic: str, *, end: int) -> list[dict[str, Any]]:
+    """A full minute with the source away: every look at the mirror is answered, reading goes on, writing is refused.
+    Returns what `mirror describe` said, look by look."""
+    ours = Broker(destination.bootstrap)
+    known = topic_of(ours, topic)
+    looks: list[dict[str, Any]] = []
+    until = time.monotonic() + AWAY_S
+    while time.monotonic() < until:
+        started = time.monotonic()
+        (row,) = describe(destination)
+        assert ours.latest(known) == end
+        assert ours.produce(known, batch([b"refused"])).error_code == 147
+        assert time.monotonic() - started < 10, "a broker without its source hangs"
+        looks.append(row)
+        pause(1.0)
+    assert {row["state"] for row in looks} <= {"MIRRORING", "PREPARING", "FAILED"}
+    return looks
+
+
+@pytest.mark.parametrize("how", ["stopped", "silent"])
+def test_the_source_away_for_a_minute(source: Source, make_kmirror: MakeKmirror, how: str) -> None:
+    """Away for a full minute: shut down, or stopped in its tracks with all connections open (SIGSTOP), so that nobody
+    is told. Meanwhile the mirror says what it waits for; afterwards it has everything, without an operator."""
+    topic = source.create(f"minute-{how}")
+    source.write(topic, 20)
+    destination = mirror(make_kmirror, source, topic)
+    if how == "stopped":
+        source.kafka.stop()
+    else:
+        source.kafka.process.pause()
+    try:
+        looks = watch_while_away(destination, topic, end=20)
+    finally:
+        if how == "silent":
+            source.kafka.process.resume()
+    shown = [row for row in looks if row["error"] or row["retry"]]
+    assert shown, f"a minute without a source, and nothing is shown: {looks[-1]}"
+    attempts = [row["retry"]["attempt"] for row in looks if row["retry"]]
+    assert attempts == sorted(attempts)
+    if how == "stopped":
+        source.kafka.start()
+    source.write(topic, 20, tag="back")
+    wait_until_equal_ends(source.bootstrap, destination.bootstrap, topic, timeout_s=BACK_S)
+    wait_for_state(destination, "MIRRORING", timeout_s=BACK_S)
+    eventually(lambda: describe(destination)[0]["lag"] == 0, what="lag 0")
+    eventually(lambda: not describe(destination)[0]["error"], what="no error shown any more")
+    assert_identical(source, destination, topic)
+    destination.run("verify", "m")
 
 
 def test_stop_and_start_again_without_private_records(source: Source, make_kmirror: MakeKmirror) -> None:
