@@ -12,7 +12,7 @@ refer to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -160,13 +160,13 @@ class Offsets:
                 continue
             codes.append(ErrorCode.NONE)
             if self._knows(group_id, place):
-                records.append(_tombstone(log, group_id, place))
+                records.append(tombstone(log, group_id, place))
         return codes, records
 
     def tombstones(self, log: LogId, group_id: str) -> list[StateRecord]:
         """Everything the group has, pending offsets included: it is being deleted."""
         places = dict.fromkeys([*self._committed.get(group_id, ()), *self._open.get(group_id, ())])
-        return [_tombstone(log, group_id, place) for place in places]
+        return [tombstone(log, group_id, place) for place in places]
 
     def expired(
         self, log: LogId, group_id: str, facts: GroupFacts, *, now_ms: int, retention_ms: int
@@ -178,7 +178,7 @@ class Offsets:
             if not self._has_expired(group_id, place, entry.value, facts, now_ms=now_ms, retention_ms=retention_ms):
                 kept = True
                 continue
-            records.append(_tombstone(log, group_id, place))
+            records.append(tombstone(log, group_id, place))
         return records, not kept and group_id not in self._open
 
     def _has_expired(
@@ -237,10 +237,19 @@ class Offsets:
         """Partitions with a committed offset."""
         return list(self._committed.get(group_id, ()))
 
-    def values(self, group_id: str) -> Iterator[tuple[Place, OffsetCommitValue]]:
-        """Committed offsets as they are recorded."""
-        for place, entry in self._committed.get(group_id, {}).items():
-            yield place, entry.value
+    def committed_at_ms(self, group_id: str, place: Place) -> int | None:
+        """When the committed offset was committed; None when there is none."""
+        entry = self._committed.get(group_id, {}).get(place)
+        return None if entry is None else entry.value.commit_timestamp
+
+    def topics(self) -> set[tuple[str, bytes]]:
+        """(name, topic id or zeros) of everything committed or pending."""
+        return {
+            (place[0], bytes(entry.value.topic_id))
+            for groups in (self._committed, *self._pending.values())
+            for entries in groups.values()
+            for place, entry in entries.items()
+        }
 
     def groups(self) -> set[str]:
         """Groups with a committed or a pending offset."""
@@ -251,10 +260,6 @@ class Offsets:
 
     def has_pending(self, group_id: str) -> bool:
         return group_id in self._open
-
-    def pending(self, producer_id: int) -> Mapping[LogId, Collection[str]]:
-        """Groups that a producer's open transaction has offsets of, by log."""
-        return {log: tuple(groups) for (log, producer), groups in self._pending.items() if producer == producer_id}
 
     def _is_pending(self, group_id: str, place: Place) -> bool:
         return place in self._open.get(group_id, ())
@@ -327,5 +332,6 @@ def _key(group_id: str, place: Place) -> OffsetCommitKey:
     return OffsetCommitKey(group=group_id, topic=place[0], partition=place[1])
 
 
-def _tombstone(log: LogId, group_id: str, place: Place) -> StateRecord:
+def tombstone(log: LogId, group_id: str, place: Place) -> StateRecord:
+    """The record that removes one offset, committed and pending alike."""
     return StateRecord(log, _key(group_id, place), None)
