@@ -21,6 +21,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "mirror": ("mirror", "Create, start, watch and fail over mirrors."),
     "verify": ("verify", "Compare a mirror with its source, batch by batch."),
     "topic": ("topic", "List, create, describe, alter and delete topics."),
+    "group": ("group", "List, describe, move and delete consumer groups."),
     "config": ("config", "Show and change settings of topics, brokers and mirrors."),
     "produce": ("produce", "Write the lines of standard input to a topic."),
     "consume": ("consume", "Print the records of a partition."),

@@ -46,7 +46,7 @@ class Session:
         try:
             return Cluster([text for text in self.bootstrap.split(",") if text.strip()], settings)
         except ConfigError as error:
-            raise BadUsage(f"--bootstrap {self.bootstrap}: {error}") from error
+            raise BadUsage(f"--bootstrap {self.bootstrap or repr('')}: {error}") from error
 
     def run(self, body: Callable[[Cluster], Awaitable[T]]) -> T:
         """Run `body` with a client. Raises Failure and its subclasses for everything that the outside can cause."""
@@ -140,10 +140,15 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         properties = client_properties.load(command_config)
         if properties.ignored:
             note(f"{command_config}: without meaning here: {', '.join(properties.ignored)}")
-        session = Session(bootstrap or properties.bootstrap or DEFAULT_BOOTSTRAP, properties)
+        session = Session(_first_given(bootstrap, properties.bootstrap, DEFAULT_BOOTSTRAP), properties)
         return command(session, *args, **kwargs)
 
     return with_session
+
+
+def _first_given(*texts: str | None) -> str:
+    """An empty address is one that was given (an unset shell variable, mostly): it is refused, never replaced."""
+    return next((text for text in texts if text is not None), "")
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
