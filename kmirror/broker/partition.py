@@ -164,6 +164,11 @@ class Partition:
         return self._log
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether opening found damage, so that nothing of the log was recovered."""
+        return self._damage is not None
+
+    @property
     def is_on_disk(self) -> bool:
         """Whether the partition has a directory: one that was never written to has none."""
         return self._log is not None or self._exists()

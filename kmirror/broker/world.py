@@ -586,8 +586,8 @@ class World:
             for partition in (self._metadata, *self.partitions()):
                 if partition.opened_log is not None:
                     partition.opened_log.close(clean=clean)
-            if clean:
-                self.directory.mark_clean()
+            if clean and (self.directory.clean or not any(partition.is_damaged for partition in self.partitions())):
+                self.directory.mark_clean()  # a log that could not be opened still has its recovery to come
         finally:
             self.directory.release()
 

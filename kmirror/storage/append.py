@@ -45,7 +45,7 @@ from kmirror.storage.errors import (
 from kmirror.storage.filesystem import Buffer
 from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducers
-from kmirror.storage.segment import Segment
+from kmirror.storage.segment import SEGMENT_SUFFIXES, Segment
 from kmirror.storage.txn_index import AbortedTransaction
 from kmirror.storage.validation import check_client_header, check_timestamps, indexes_where, single_batch, summarize
 from kmirror.storage.values import AppendResult, LogMode
@@ -479,10 +479,11 @@ def _undo_gap(log: Log) -> None:
 def _replace_empty(log: Log, base_offset: int) -> None:
     """The segment of an empty log makes room for one with a lower base."""
     old = log.segments[-1]
+    flush.write_facts(log, [])
     segment = new_segment(log, base_offset)
     segment.create()
     log.segments[-1] = segment
     old.close()
-    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+    for suffix in SEGMENT_SUFFIXES:
         log.fs.remove(old.path(suffix))
-    log.unsynced.directory = True
+    log.unsynced.directory = log.unsynced.facts = True

@@ -15,19 +15,10 @@ from kmirror.errors import OffsetOutOfRange
 from kmirror.limits import SCAN_WINDOW_BYTES
 from kmirror.storage import append, flush
 from kmirror.storage.producer_state import ProducerState
-from kmirror.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_name,
-)
+from kmirror.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, file_name
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
-
-SEGMENT_SUFFIXES = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
-"""In this order of removal the log file, which names the segment, goes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ def truncate_to(log: Log, offset: int) -> int:
     log.generation += 1
     # The new end may be anywhere in this segment: a recovery point must not claim more than what is before it.
     log.cut_offset = segment.base_offset if log.cut_offset < 0 else min(log.cut_offset, segment.base_offset)
-    flush.write_facts(log)
+    flush.write_facts(log, log.segments[: keep + 1])
     _remove_segments(log, keep + 1)
     segment.truncate_to(offset, segment.size_bytes if found is None else found[0])
     log.log_end_offset = segment.next_offset
@@ -111,7 +102,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.generation += 1
     log.cut_offset = min(offset, log.log_start_offset)
     log.pid_reset_offsets = []
-    flush.write_facts(log)
+    flush.write_facts(log, [])
     _remove_segments(log, 0)
     segment = append.new_segment(log, offset)
     segment.create()

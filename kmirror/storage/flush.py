@@ -8,14 +8,15 @@ and side files written since, the directory, and the two small files that recove
 `flushed_offset`. A cut between `begin` and `finish` makes the ticket stale: its work is done but proves nothing.
 
 `log-facts` is the one file that Kafka does not know (it leaves unknown files alone): the largest producer id ever seen,
-the offsets of MIRROR_PID_RESET batches, and the end of the log after the last cut, which lowers a recovery point that
-was written before it.
+the offsets of MIRROR_PID_RESET batches, the end of the log after the last cut, which lowers a recovery point that
+was written before it, and the base offsets of the segments. Those are a list of what must be there: a file is on it
+only after its name, and everything below it, is on disk, and it is off it before anybody removes the file.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from kmirror.errors import CorruptData, DiskFailure, DiskFull
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, format_epochs, format_lines, parse_lines
 from kmirror.storage.filesystem import File, FileSystem
-from kmirror.storage.segment import SNAPSHOT_SUFFIX, offset_in
+from kmirror.storage.segment import SNAPSHOT_SUFFIX, Segment, offset_in
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
@@ -44,16 +45,18 @@ class Unsynced:
 
 @dataclass(slots=True)
 class Facts:
-    """Content of `log-facts`, true for the log below `end_offset`."""
+    """Content of `log-facts`, true for the log below `end_offset`. Without `segments` it says nothing about them."""
 
     end_offset: int = 0
     max_producer_id: int = -1
     cut_offset: int = -1
     pid_reset_offsets: list[int] = field(default_factory=list)
+    segments: list[int] = field(default_factory=list)
 
     def encode(self) -> bytes:
         lines = [f"end {self.end_offset}", f"max-producer-id {self.max_producer_id}", f"cut {self.cut_offset}"]
-        return format_lines(lines + [f"pid-reset {offset}" for offset in self.pid_reset_offsets])
+        lines += [f"pid-reset {offset}" for offset in self.pid_reset_offsets]
+        return format_lines(lines + [f"segment {base_offset}" for base_offset in self.segments])
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Facts:
@@ -72,6 +75,8 @@ class Facts:
                 facts.cut_offset = value
             elif key == "pid-reset":
                 facts.pid_reset_offsets.append(value)
+            elif key == "segment":
+                facts.segments.append(value)
         return facts
 
 
@@ -128,8 +133,9 @@ class FlushTicket:
             self._side_files.write(self._number, self.writes.items())
 
 
-def facts_of(log: Log) -> Facts:
-    return Facts(log.log_end_offset, log.max_producer_id, log.cut_offset, log.pid_reset_offsets.copy())
+def facts_of(log: Log, segments: Sequence[Segment] | None = None) -> Facts:
+    bases = [segment.base_offset for segment in (log.segments if segments is None else segments)]
+    return Facts(log.log_end_offset, log.max_producer_id, log.cut_offset, log.pid_reset_offsets.copy(), bases)
 
 
 def begin(log: Log) -> FlushTicket | None:
@@ -152,7 +158,9 @@ def begin(log: Log) -> FlushTicket | None:
         writes[f"{log.directory}/{LEADER_EPOCH_FILE}"] = format_epochs(log.epochs.entries)
         log.epochs.changed = False
     if unsynced.facts:
-        writes[f"{log.directory}/{FACTS_FILE}"] = facts_of(log).encode()
+        path = f"{log.directory}/{FACTS_FILE}"
+        writes.pop(path, None)  # it goes last: below the segments it lists, the epochs are right
+        writes[path] = facts_of(log).encode()
     ticket = FlushTicket(log, unsynced, writes)
     log.unsynced = Unsynced()
     log.tickets.append(ticket)
@@ -175,10 +183,13 @@ def finish(log: Log, ticket: FlushTicket) -> None:
         log.flushed_offset = ticket.end_offset
 
 
-def write_facts(log: Log) -> None:
-    """At once and durably: a cut must lower an older recovery point before it happens. Raises DiskFull, DiskFailure."""
-    number = log.side_files.next_number()
-    log.side_files.write(number, [(f"{log.directory}/{FACTS_FILE}", facts_of(log).encode())])
+def write_facts(log: Log, segments: Sequence[Segment]) -> None:
+    """At once and durably: before a cut lowers an older recovery point, and before files go that are not among
+    `segments`. Raises DiskFull, DiskFailure."""
+    log.fs.sync_dir(log.directory)
+    facts = facts_of(log, [segment for segment in segments if segment.base_offset <= log.flushed_offset])
+    log.side_files.write(log.side_files.next_number(), [(f"{log.directory}/{FACTS_FILE}", facts.encode())])
+    log.epochs.changed = True  # a ticket that is in a thread is the older one now: what it brings is not written
 
 
 def write_snapshot(log: Log, offset: int) -> str:

@@ -6,13 +6,18 @@ from it on with checksums; the log ends before the first batch that is not right
 before it. Indexes, aborted transactions, leader epochs and the producers' state are made anew on the way, and
 everything is synced before the log is handed out.
 
-Damage below the recovery point is never cut away: acknowledged data would go silently. It raises CorruptData.
+Damage below the recovery point is never cut away, and a log that ends below it is not begun again there: acknowledged
+data would go silently, and its offsets would be given out twice. Both raise CorruptData, and so does a segment that
+somebody removed: `log-facts` lists those that must be there, and in a directory that Kafka wrote the index files of the
+missing one tell. Gaps alone say nothing: compaction leaves them.
 """
 
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kmirror.errors import CorruptData
@@ -24,8 +29,7 @@ from kmirror.protocol.records import (
     check_crc,
 )
 from kmirror.storage import append, flush
-from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, parse_epochs
-from kmirror.storage.cut import SEGMENT_SUFFIXES
+from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, RECOVERY_POINT_FILE, parse_epochs
 from kmirror.storage.epochs import EpochCache
 from kmirror.storage.errors import UnsupportedLayout
 from kmirror.storage.flush import FACTS_FILE, Facts
@@ -35,9 +39,11 @@ from kmirror.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    file_name,
     offset_in,
 )
 from kmirror.storage.txn_index import AbortedTransaction
@@ -53,12 +59,15 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     """Fill a new `Log`. See `Log.open` for the errors."""
     log.fs.make_dirs(log.directory)
     names = _tidy(log)
-    _find_segments(log, names, log_start_offset)
-    log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
     facts, facts_known = _read_facts(log)
-    epochs_known = _read_epochs(log)
     if facts.cut_offset >= 0:
         recovery_point = min(recovery_point, facts.cut_offset)
+    recovery_point = max(recovery_point, *facts.segments, 0)
+    bases = sorted(offset for name in names if (offset := offset_in(name, LOG_SUFFIX)) is not None)
+    _check_all_there(log, names, bases, facts, recovery_point, log_start_offset)
+    _find_segments(log, names, bases, log_start_offset)
+    log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    epochs_known = _read_epochs(log)
     rebuild_from = _load_cleanly(log) if clean else None
     if rebuild_from is None:
         rebuild_from = log.segment_index(max(0, recovery_point - 1))
@@ -70,11 +79,10 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     if not clean or rebuild_from < len(log.segments):
         log.cut_offset = facts.cut_offset
     _replay(log, rebuild_from, recovery_point, facts, facts_known=facts_known, epochs_known=epochs_known)
-    if log.log_end_offset < recovery_point:
-        log.report.missing_from_offset = log.log_end_offset
-        log.report.notes.append(
-            f"{log.directory} ends at {log.log_end_offset}, below its recovery point {recovery_point}"
-        )
+    if max(log.log_end_offset, log_start_offset) < recovery_point:
+        raise _missing(log, log.log_end_offset, recovery_point)
+    if facts.segments != [segment.base_offset for segment in log.segments]:
+        log.unsynced.facts = True
     _settle(log, log_start_offset, rebuilt=rebuild_from < len(log.segments) or not clean)
 
 
@@ -97,8 +105,63 @@ def _tidy(log: Log) -> list[str]:
     return kept
 
 
-def _find_segments(log: Log, names: list[str], log_start_offset: int) -> None:
-    bases = sorted(offset for name in names if (offset := offset_in(name, LOG_SUFFIX)) is not None)
+def _check_all_there(
+    log: Log, names: list[str], bases: list[int], facts: Facts, recovery_point: int, log_start_offset: int
+) -> None:
+    """Before anything is touched: no segment is missing whose records readers may ask for. Raises CorruptData.
+
+    Segments gone from the front only raise the log start, as retention does: nothing is said of offsets that are there.
+    """
+    if not bases:
+        if facts.segments:
+            raise _removed(log, facts.segments[-1])
+        if recovery_point > log_start_offset:
+            raise _missing(log, log_start_offset, recovery_point)
+        return
+    known = set(facts.segments)
+    for name in names:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            offset = offset_in(name, suffix)
+            if offset is not None and bases[0] < offset < bases[-1]:
+                known.add(offset)
+    for base in sorted(known.difference(bases)):
+        behind = bisect_left(bases, base)
+        if behind == 0:
+            log.report.notes.append(f"{log.directory} begins at {bases[0]}; the segment at {base} is gone")
+        elif behind == len(bases) or (bases[behind] > log_start_offset and _end_of(log, bases[behind - 1]) <= base):
+            raise _removed(log, base)
+
+
+def _end_of(log: Log, base_offset: int) -> int:
+    """Where the segment ends by its own account: another program that compacted the log may have merged two."""
+    segment = append.new_segment(log, base_offset)
+    segment.attach(base_offset, log.fs.file_size(segment.path()))
+    end = base_offset
+    with suppress(CorruptData):
+        segment.load_indexes()
+        for _, header in segment.headers(segment.offset_index.last_position):
+            end = header.next_offset
+    segment.close()
+    return end
+
+
+def _removed(log: Log, base_offset: int) -> CorruptData:
+    path = f"{log.directory}/{file_name(base_offset, '')}"
+    return CorruptData(
+        f"{path}{LOG_SUFFIX} is missing, with all records from offset {base_offset} on that it held. Nothing was "
+        f"changed. Restore it from a copy; or, to give its records up, remove {path}.* and {FACTS_FILE} beside it"
+    )
+
+
+def _missing(log: Log, end_offset: int, recovery_point: int) -> CorruptData:
+    return CorruptData(
+        f"{log.directory} ends at offset {end_offset}, but records up to {recovery_point} were on disk: segment files "
+        "are missing or shorter than they were. No record was touched. Restore them from a copy; or, to give those "
+        f"records up, set the partition's line in {RECOVERY_POINT_FILE} to {end_offset} and remove {FACTS_FILE}"
+    )
+
+
+def _find_segments(log: Log, names: list[str], bases: list[int], log_start_offset: int) -> None:
     for name in names:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             offset = offset_in(name, suffix)
@@ -251,7 +314,6 @@ class _Replay:
         if rebuild:
             if data is not None:
                 check_crc(data, 0, header)
-                log.report.scanned_bytes += len(data)
             if header.base_offset < self.expected:
                 raise CorruptData(f"offset {header.base_offset} follows {self.expected - 1}")
             if header.leader_epoch < self.epoch and data is not None:
@@ -329,6 +391,8 @@ def _rebuild(log: Log, index: int, walk: _Replay, *, first: bool) -> bool:
     """Go through one segment. False when the log ends in it, or before it, and later segments are gone."""
     segment = log.segments[index]
     if not first and segment.base_offset != walk.expected and not _gap_is_known(log, index, walk):
+        if walk.expected < walk.recovery_point:
+            raise _missing(log, walk.expected, walk.recovery_point)
         log.report.notes.append(
             f"{segment.path()} begins at {segment.base_offset}, the log ended at {walk.expected}: batches between were "
             "never on disk, the rest is cut"
@@ -388,11 +452,9 @@ def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error:
     if walk.expected < walk.recovery_point and end < size_bytes:
         raise CorruptData(
             f"{segment.path()} is damaged at byte {end} (offset {walk.expected}), below the recovery point "
-            f"{walk.recovery_point}: {error}. Nothing was changed. Restore the file, or lower the recovery point to "
-            "cut the log there"
+            f"{walk.recovery_point}: {error}. Nothing was changed. Restore the file; or, to cut the log there, set the "
+            f"partition's line in {RECOVERY_POINT_FILE} to {walk.expected} and remove {FACTS_FILE} beside the segment"
         ) from error
-    log.report.cut_bytes += size_bytes - end
-    log.report.cut_at_offset = segment.next_offset
     log.report.notes.append(f"{segment.path()}: {size_bytes - end} bytes cut at byte {end}: {error}")
     segment.file.truncate(end)
 
@@ -413,7 +475,6 @@ def _refuse_old_format(error: CorruptData, segment: Segment, position: int) -> N
 
 def _drop(log: Log, first: int) -> None:
     for segment in reversed(log.segments[first:]):
-        log.report.cut_bytes += segment.size_bytes
         for suffix in SEGMENT_SUFFIXES:
             log.fs.remove(segment.path(suffix))
         segment.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from kmirror.storage import flush
 from kmirror.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -40,6 +41,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     if count == len(log.segments):
         log.roll()
     _keep_producers(log, log.segments[count])
+    flush.write_facts(log, log.segments[count:])
     gone = log.segments[:count]
     start = max(log.log_start_offset, log.segments[count].base_offset)
     del log.segments[:count]
@@ -56,7 +58,6 @@ def _keep_producers(log: Log, first: Segment) -> None:
     """What the deleted batches said of their producers is only in the snapshot of the segment that is first now."""
     with suppress(FileNotFoundError):
         log.fs.open(log.snapshot_path(first.base_offset)).sync()
-    log.fs.sync_dir(log.directory)
 
 
 def _deletable_count(log: Log, now_ms: int, high_watermark: int) -> int:

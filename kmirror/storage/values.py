@@ -82,11 +82,6 @@ class TimestampOffset(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening found. `cut_bytes` counts what was removed behind the last good batch; `notes` are for the log."""
+    """What opening found and did, in sentences for the broker's log."""
 
-    scanned_bytes: int = 0
-    cut_bytes: int = 0
-    cut_at_offset: int = -1
-    missing_from_offset: int = -1
-    """The log ends here although the recovery point says more was on disk; -1 when it does not."""
     notes: list[str] = field(default_factory=list)

@@ -99,13 +99,54 @@ def test_a_damaged_log_is_looked_at_once(
     assert sum("cannot be opened" in message for message in caplog.messages) == 1
 
 
-def test_a_log_that_lost_its_end_says_so(stopped: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    stopped.fs.open(f"{DIRECTORY}/t-0/00000000000000000000.log").truncate(0)
-    for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
-        stopped.fs.open(f"{DIRECTORY}/t-0/{name}").truncate(0)
+def test_a_log_that_lost_its_end_is_offline(stopped: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Its offsets are not given out again, over any number of restarts, and the other partitions go on."""
     stopped._open()
-    assert stopped.world.partition("t", 0).high_watermark == 0
-    assert any("ends at 0, below its recovery point 10" in message for message in caplog.messages)
+    stopped.create("other")
+    stopped.world.close(clean=True)
+    names = [f"{DIRECTORY}/t-0/00000000000000000000.{suffix}" for suffix in ("log", "index", "timeindex")]
+    whole = [stopped.fs.read_file(name) for name in names]
+    for name in names:
+        stopped.fs.open(name).truncate(0)
+    for _ in range(3):
+        stopped._open()
+        with pytest.raises(ApiError) as refused:
+            stopped.produce("t", b"would be offset 0")
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR == code_of_read(stopped)
+        stopped.produce("other", b"fine")
+        stopped.world.close(clean=True)
+    assert any("/data/t-0 ends at offset 0, but records up to 10 were on disk" in text for text in caplog.messages)
+    for name, data in zip(names, whole, strict=True):
+        stopped.fs.write_atomic(name, data)
+    stopped._open()
+    assert stopped.world.partition("t", 0).high_watermark == 10 and stopped.produce("t", b"more") == 10
+    assert stopped.world.partition("other", 0).log_end_offset == 3
+
+
+def test_a_removed_segment_takes_the_partition_offline(stopped: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    stopped.fs.remove(f"{DIRECTORY}/t-0/00000000000000000000.log")
+    stopped._open()
+    assert code_of_read(stopped) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert any("/data/t-0/00000000000000000000.log is missing" in text for text in caplog.messages)
+
+
+def test_a_stop_is_not_clean_while_a_log_waits_for_its_recovery(stopped: Broker) -> None:
+    """The tail behind the recovery point of a log that could not be opened has not been looked at."""
+    stopped._open()
+    stopped.produce("t", b"x" * 100)
+    segment = stopped.fs.open(f"{DIRECTORY}/t-0/00000000000000000000.log")
+    segment.truncate(segment.size_bytes - 50)
+    stopped.world.close(clean=False)
+    index = f"{DIRECTORY}/t-0/partition.metadata"
+    right = stopped.fs.read_file(index)
+    stopped.fs.write_atomic(index, b"")
+    stopped._open()
+    assert code_of_read(stopped) == ErrorCode.KAFKA_STORAGE_ERROR
+    stopped.world.close(clean=True)
+    stopped.fs.write_atomic(index, right)
+    stopped._open()
+    assert not stopped.world.directory.clean
+    assert stopped.world.partition("t", 0).high_watermark == 10
 
 
 def test_a_directory_that_is_gone_is_missed(stopped: Broker, caplog: pytest.LogCaptureFixture) -> None:

@@ -290,18 +290,3 @@ def test_after_an_io_error_nothing_more_is_appended() -> None:
     again = open_log(fs, recovery_point=1)
     assert again.log_end_offset == 1 and 9 not in again.producers.entries
     assert produce(again, batch(1, pid=9, seq=0)).duplicate is False
-
-
-def test_a_log_that_ends_below_its_recovery_point_says_so() -> None:
-    fs = MemoryFileSystem()
-    log = open_log(fs)
-    for _ in range(3):
-        produce(log, batch(2))
-    log.flush()
-    log.close(clean=False)
-    file = fs.open(f"{DIRECTORY}/00000000000000000000.log")
-    file.truncate(file.size_bytes * 2 // 3)
-    again = open_log(fs, recovery_point=6)
-    assert (again.log_end_offset, again.report.missing_from_offset, again.report.cut_bytes) == (4, 4, 0)
-    assert "below its recovery point 6" in again.report.notes[0]
-    assert open_log(fs, recovery_point=4).report.missing_from_offset == -1
