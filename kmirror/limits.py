@@ -119,3 +119,19 @@ MIRROR_START_ANSWER_MS = 25_000
 """The same for a start whose cut the source has to be asked about; the topic is then as it was."""
 MIRROR_TAIL_BATCH_MAX_BYTES = 100 * 1024 * 1024
 """Our own last batch is fetched again and compared; a larger one is not (Kafka's socket.request.max.bytes)."""
+MIRROR_GROUPS_PER_REQUEST = 100
+"""Groups whose coordinators, or whose offsets, one request to the source asks for: an answer stays a few MB."""
+MIRROR_GROUP_SYNC_PAUSE_MS = 1_000
+"""Between two looks at the source's groups that are out of turn (a partition caught up, a group was left alone)."""
+
+# --- groups -----------------------------------------------------------------------------------------------------
+GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+"""A first JoinGroup waits no longer: its client cannot send heartbeats yet and may be gone (Kafka:
+CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS)."""
+
+# --- transactions -----------------------------------------------------------------------------------------------
+TRANSACTION_MARKER_RETRY_MS = 1_000
+"""Pause before a marker, or the record of a transaction's end, that a full disk refused is tried again."""
+PRODUCER_EXPIRY_CHECK_MS = 600_000
+"""How often idle producers are looked for (Kafka's internal producer.id.expiration.check.interval.ms); not longer than
+producer.id.expiration.ms itself."""

@@ -139,6 +139,10 @@ class GroupOffsets:
         """Whether an open transaction holds offsets of the group."""
         return self._offsets.has_pending(group_id)
 
+    def is_active(self, group_id: str) -> bool:
+        """Whether the group has members here."""
+        return self._groups.is_active(group_id)
+
     def groups_with_offsets(self) -> set[str]:
         return self._offsets.groups()
 
