@@ -1,21 +1,16 @@
-"""`kmirror consume`: the records of one partition, or of all partitions of a topic. No consumer groups yet."""
+"""`kmirror consume`: the records of one partition, of all partitions of a topic, or what a group's member gets."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any
 
 import click
 import trio
 
-from kmirror.cli.display import print_json_line, readable
-from kmirror.cli.failure import BadUsage, Failure
-from kmirror.cli.partition_reader import Batch, PartitionReader
+from kmirror.cli import group_consume
+from kmirror.cli.failure import BadUsage
+from kmirror.cli.partition_reader import PartitionReader
 from kmirror.cli.queries import offsets_at, topics_named
-from kmirror.cli.session import Session, connection_options, json_option
-from kmirror.errors import CorruptData
-from kmirror.protocol.records import Record, check_crc, control_type, read_records
+from kmirror.cli.record_display import print_record, visible_records
+from kmirror.cli.session import Session, comma_list, connection_options, json_option
 from kmirror.source import calls
 from kmirror.source.cluster import Cluster
 
@@ -25,11 +20,20 @@ POLL_MS = 500
 
 
 @click.command("consume")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="With --group several, separated by commas.")
 @click.option("--partition", type=click.IntRange(0), help="[default: all, one after the other]")
-@click.option("--from", "start", default="earliest", show_default=True, metavar="earliest|latest|OFFSET")
+@click.option("--group", "group_name", metavar="NAME", help="Read as a member of this consumer group, and commit.")
+@click.option("--instance-id", metavar="ID", help="With --group: a static member, which may come back (KIP-345).")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|OFFSET",
+    help="With --group: where it has committed nothing.",
+)
 @click.option("--isolation", type=click.Choice(list(ISOLATION)), default="read_uncommitted", show_default=True)
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("--max", "--max-messages", "max_messages", type=click.IntRange(1), help="Stop after so many records.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -44,21 +48,41 @@ def command(
     session: Session,
     topic: str,
     partition: int | None,
+    group_name: str | None,
+    instance_id: str | None,
     start: str,
     isolation: str,
     max_messages: int | None,
     timeout_s: float,
     as_json: bool,
-) -> None:
+) -> int:
     """Print the records of a partition: key, value and where they are."""
     if start not in ("earliest", "latest") and not start.isdigit():
         raise BadUsage(f"--from {start} is neither earliest, latest nor an offset")
+    if group_name is not None:
+        if partition is not None or start.isdigit():
+            raise BadUsage(
+                "with --group, partitions and offsets are the group's: give neither --partition nor an offset"
+            )
+        options = group_consume.Options(
+            group=group_name,
+            instance_id=instance_id,
+            topics=comma_list(topic),
+            start=calls.LATEST if start == "latest" else calls.EARLIEST,
+            isolation_level=ISOLATION[isolation],
+            max_records=max_messages,
+            timeout_s=timeout_s,
+        )
+        return group_consume.run(session, options, as_json=as_json)
+    if instance_id is not None:
+        raise BadUsage("--instance-id needs --group")
 
     async def body(cluster: Cluster) -> None:
         readers = await readers_of(cluster, topic, partition, start, ISOLATION[isolation])
         await print_records(readers, max_messages=max_messages, timeout_s=timeout_s, as_json=as_json)
 
     session.run(body)
+    return 0
 
 
 async def readers_of(
@@ -89,7 +113,7 @@ async def print_records(
             first = reader.next_offset
             batches, aborted = await reader.fetch(wait_ms=POLL_MS if len(readers) == 1 else 0)
             for record in visible_records(batches, aborted, first, reader.isolation_level):
-                print_record(reader, record, as_json=as_json)
+                print_record(reader.topic, reader.partition, record, as_json=as_json)
                 printed += 1
                 if printed == max_messages:
                     return
@@ -100,52 +124,3 @@ async def print_records(
             return
         elif len(readers) > 1:
             await trio.sleep(POLL_MS / 1000)
-
-
-def visible_records(
-    batches: list[Batch], aborted: list[tuple[int, int]], first_offset: int, isolation_level: int
-) -> Iterator[Record]:
-    """Data records from `first_offset` on; with read_committed without those of aborted transactions (KIP-98).
-
-    An aborted transaction begins at its first offset and ends with its producer's ABORT marker.
-    """
-    pending = sorted(aborted, key=lambda entry: entry[1])
-    aborting: set[int] = set()
-    for batch in batches:
-        header = batch.header
-        while pending and pending[0][1] <= header.last_offset:
-            aborting.add(pending.pop(0)[0])
-        try:
-            check_crc(batch.data, 0, header)
-            if header.is_control:
-                if control_type(batch.data) == 0:
-                    aborting.discard(header.producer_id)
-                continue
-            if isolation_level == calls.READ_COMMITTED and header.is_transactional and header.producer_id in aborting:
-                continue
-            records = read_records(batch.data)
-        except CorruptData as error:
-            raise Failure(f"offset {header.base_offset} is corrupt: {error}") from error
-        yield from (record for record in records if record.offset >= first_offset)
-
-
-def print_record(reader: PartitionReader, record: Record, *, as_json: bool) -> None:
-    if as_json:
-        print_json_line(record_as_json(reader.topic, reader.partition, record))
-        return
-    key = "" if record.key is None else f"{readable(record.key)}\t"
-    value = readable(record.value)
-    click.echo(f"{reader.partition}:{record.offset}\t{key}{'(null)' if value is None else value}")
-
-
-def record_as_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    when = datetime.fromtimestamp(record.timestamp / 1000, UTC) if record.timestamp >= 0 else None
-    return {
-        "topic": topic,
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp": when.isoformat(timespec="milliseconds").replace("+00:00", "Z") if when else None,
-        "key": readable(record.key),
-        "value": readable(record.value),
-        "headers": {name: readable(value) for name, value in record.headers},
-    }

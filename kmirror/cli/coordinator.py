@@ -92,6 +92,11 @@ class Coordinator:
             self.node = await self.find(deadline_s)
         return await self.cluster.connection(self.node.node_id, purpose=f"coordinator {self.kind} {self.key}")
 
+    async def hang_up(self) -> None:
+        """Close the connection, so that the next request does not wait behind one that is still unanswered."""
+        if self.node is not None:
+            (await self._connection(trio.current_time())).close()
+
     async def find(self, deadline_s: float | None = None) -> Node:
         """Who coordinates the key. Raises Failure when that stays unknown, PeerError, DecodeError."""
         if deadline_s is None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from kmirror.cli import group_offsets, group_reset, group_status
-from kmirror.cli.coordinator import Coordinator
+from kmirror.cli.coordinator import Coordinator, as_is
 from kmirror.cli.display import note, print_json, print_table
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.group_status import Group, Listed
@@ -220,7 +220,5 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
 
 async def _delete(cluster: Cluster, name: str) -> int:
     request = DeleteGroupsRequest(groups_names=[name])
-    response = await Coordinator(cluster, name).ask(
-        lambda _: (request, None), lambda answer: int(answer.results[0].error_code)
-    )
+    response = await Coordinator(cluster, name).ask(as_is(request), lambda answer: int(answer.results[0].error_code))
     return int(response.results[0].error_code)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kmirror.cli.coordinator import Coordinator
+from kmirror.cli.coordinator import Coordinator, as_is
 from kmirror.cli.session import check
 from kmirror.protocol.api import offset_commit, offset_delete, offset_fetch
 from kmirror.protocol.errors import ErrorCode
@@ -177,7 +177,7 @@ async def delete(coordinator: Coordinator, partitions: Iterable[Partition]) -> d
             for name, indexes in _by_topic(partitions).items()
         ],
     )
-    response = await coordinator.ask(lambda _: (request, None))
+    response = await coordinator.ask(as_is(request))
     check(response.error_code, None, f"offsets of group {coordinator.key} were not deleted")
     return {
         (topic.name, partition.partition_index): partition.error_code

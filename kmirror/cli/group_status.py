@@ -14,7 +14,7 @@ import click
 import trio
 
 from kmirror.cli import group_offsets
-from kmirror.cli.coordinator import ASK_AGAIN, FIRST_PAUSE_S, LONGEST_PAUSE_S, Coordinator
+from kmirror.cli.coordinator import ASK_AGAIN, FIRST_PAUSE_S, LONGEST_PAUSE_S, Coordinator, as_is
 from kmirror.cli.display import print_table
 from kmirror.cli.failure import Failure
 from kmirror.cli.group_offsets import Committed
@@ -149,9 +149,7 @@ async def _described_consumer_group(coordinator: Coordinator) -> Group | None:
     if key not in (await coordinator.cluster.connection(node.node_id)).peer.versions:
         return None
     request = ConsumerGroupDescribeRequest(group_ids=[coordinator.key])
-    answer = (
-        await coordinator.ask(lambda _: (request, None), lambda response: int(response.groups[0].error_code))
-    ).groups[0]
+    answer = (await coordinator.ask(as_is(request), lambda response: int(response.groups[0].error_code))).groups[0]
     if answer.error_code in NO_SUCH_GROUP:
         return None
     check(answer.error_code, answer.error_message, f"group {coordinator.key} cannot be described")
@@ -180,9 +178,7 @@ async def _described_consumer_group(coordinator: Coordinator) -> Group | None:
 
 async def _described_classic_group(coordinator: Coordinator) -> Group:
     request = DescribeGroupsRequest(groups=[coordinator.key])
-    answer = (
-        await coordinator.ask(lambda _: (request, None), lambda response: int(response.groups[0].error_code))
-    ).groups[0]
+    answer = (await coordinator.ask(as_is(request), lambda response: int(response.groups[0].error_code))).groups[0]
     if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
         check(answer.error_code, getattr(answer, "error_message", None), f"group {coordinator.key} cannot be described")
     node = coordinator.node

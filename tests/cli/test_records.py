@@ -6,10 +6,10 @@ import io
 
 import pytest
 
-from kmirror.cli.consume import record_as_json, visible_records
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.partition_reader import Batch
 from kmirror.cli.produce import Producer, as_record, by_partition, murmur2, records_in_chunks
+from kmirror.cli.record_display import record_as_json, visible_records
 from kmirror.protocol.records import Record, build_batch, end_txn_marker, parse_header, read_records
 
 
