@@ -16,6 +16,7 @@ from kmirror.broker import mirror_seam as seam
 from kmirror.broker.mirror_operator import need
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirror_waiting import gather
+from kmirror.broker.partition import Partition
 from kmirror.broker.topic_config import ConfigEntry
 from kmirror.effects import Effects, Promise
 from kmirror.errors import ApiError
@@ -139,6 +140,68 @@ def row(mirror: Mirror, partition: MirroredPartition) -> seam.PartitionRow:
         ],
         error=machine.shown_error,
         retry=retry,
+        copied_bytes=partition.copied.size_bytes,
+        cut_offsets=partition.copied.cut_offsets,
+        cut_saved=partition.copied.saved_in,
+    )
+
+
+def describe_lineage(
+    mirrors: Mirrors, source_cluster_id: str, topics: Mapping[str, Sequence[int] | None] | None
+) -> list[seam.MirrorDescription]:
+    """Lineage of that source cluster that stands although its mirror does not have the topic any more: the mirror was
+    deleted, or another one has taken the topic over and not aligned it yet. A failback needs it as well."""
+    rows: dict[str, list[seam.PartitionRow]] = {}
+    for (name, topic_id, index), entry in mirrors.image.entries.items():
+        lineage = entry.lineage
+        topic = mirrors.world.image.topics_by_id.get(topic_id)
+        if lineage is None or topic is None or lineage.source_cluster_id != source_cluster_id:
+            continue
+        if topics is not None and (topic.name not in topics or index not in (topics[topic.name] or (index,))):
+            continue
+        state = _state_beside(mirrors, name, topic.name, index)
+        if state is not None:
+            target = mirrors.world.partition(topic.name, index)
+            row = _lineage_row(name, topic_id, target, state, lineage)
+            rows.setdefault(name, []).append(row)
+    return [
+        seam.MirrorDescription(name=name, source_bootstrap="", source_cluster_id=source_cluster_id, partitions=found)
+        for name, found in sorted(rows.items())
+    ]
+
+
+def _state_beside(mirrors: Mirrors, name: str, topic_name: str, index: int) -> str | None:
+    """State of a partition of which `name` recorded a lineage and which it does not own now. None: it owns it, or the
+    owner has appended to the log, so that the lineage does not count."""
+    current = mirrors.topics.get(topic_name)
+    if current is None:
+        return State.STOPPED.shown
+    owner, topic = current
+    if owner.name == name or index >= len(topic.partitions):
+        return None
+    machine = topic.partitions[index].machine
+    if machine.recorded.mirrored or machine.recorded.cut_pending or machine.lineage is not None:
+        return None
+    return machine.recorded.state.shown
+
+
+def _lineage_row(name: str, topic_id: bytes, target: Partition, state: str, lineage: Lineage) -> seam.PartitionRow:
+    return seam.PartitionRow(
+        mirror=name,
+        topic=target.topic_name,
+        topic_id=topic_id,
+        partition=target.index,
+        state=state,
+        phase=None,
+        source_offset=None,
+        destination_offset=target.high_watermark,
+        lag=None,
+        leader_epoch=target.leader_epoch,
+        last_mirror_epoch=lineage.last_mirror_epoch,
+        last_mirror_offset=lineage.last_mirror_offset,
+        gaps=[],
+        error=None,
+        retry=None,
     )
 
 

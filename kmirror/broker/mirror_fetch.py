@@ -8,6 +8,7 @@ cut at a batch, never changed.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ from kmirror.protocol.records import walk
 
 if TYPE_CHECKING:
     from kmirror.broker.mirroring import Mirrors
+
+_logger = logging.getLogger("kmirror.mirror")
 
 _HEAD: Final = struct.Struct(">qiibIhi")
 """base offset, length, leader epoch, magic, crc, attributes, last offset delta."""
@@ -235,6 +238,7 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
         data = memoryview(examined.answer.records)
         for end in examined.runs:
             _append_run(target, data[start:end])
+            partition.copied.size_bytes += end - start
             start = end
     except ApiError as error:
         text = f"what the source sent at offset {target.log_end_offset} was refused: {error.message}"
@@ -244,12 +248,29 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
         return
     if examined.accepted and examined.first_offset < begin:
         target.when_committed(examined.next_offset).then(lambda done: _hide_below(partition, begin, done))
+    partition.copied.batch_count += examined.batch_count
+    if not partition.copied.announced and target.log_end_offset >= examined.answer.high_watermark:
+        _announce(partition)
     partition.step(
         ev.Appended(
             last_epoch=examined.last_epoch,
             source_high_watermark=examined.answer.high_watermark,
             source_log_start=examined.answer.log_start_offset,
         )
+    )
+
+
+def _announce(partition: MirroredPartition) -> None:
+    """Once per start: what it took to have all that the source has."""
+    copied = partition.copied
+    copied.announced = True
+    _logger.info(
+        "mirror %s: %s has caught up with the source at offset %s: %s bytes copied, %s bytes here in all",
+        partition.machine.mirror,
+        partition.partition,
+        partition.partition.log_end_offset,
+        copied.size_bytes,
+        partition.partition.log.size_bytes,
     )
 
 

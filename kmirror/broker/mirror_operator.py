@@ -25,7 +25,7 @@ from kmirror.mirror import events as ev
 from kmirror.mirror.alignment import Plan, Refused, still_holds
 from kmirror.mirror.desired import Association
 from kmirror.mirror.durable import EARLIEST
-from kmirror.mirror.states import Desired, Operation, State, Verdict, decide
+from kmirror.mirror.states import ACCEPTED, Desired, Operation, State, Verdict, decide
 from kmirror.mirror.sync import Lists, Patterns, excluded, lists_after_start, lists_after_stop
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
@@ -239,8 +239,12 @@ def _start_topic(
     running = next((o for o in mirrors.operations if isinstance(o, StartOperation) and o.topic == topic.name), None)
     if running is not None:
         if topic.name in mirror.candidates:
-            return running.promise
-        raise ApiError(ErrorCode.TOPIC_ALREADY_IN_CLUSTER_MIRROR, "another mirror is about to start this topic")
+            if not force or running.force or running.writing:
+                return running.promise
+            running.abandon(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, "a start with --replace took its place")
+        else:
+            text = "another mirror is about to start this topic"
+            raise ApiError(ErrorCode.TOPIC_ALREADY_IN_CLUSTER_MIRROR, text)
     local = mirrors.world.image.topics_by_name.get(topic.name)
     if local is None:
         return _create_and_start(mirrors, mirror, topic, force=force, start_from=start_from)
@@ -289,8 +293,8 @@ def _start_again(
             raise ApiError(code, message)
         return Promise.of(seam.TopicResult(name=association.topic))
     partitions = topic.partitions
-    if verdict is Verdict.RESTART_FAILED:
-        partitions = [p for p in partitions if p.state is State.FAILED]
+    if verdict is Verdict.RESTART_IDLE:
+        partitions = [p for p in partitions if p.state in ACCEPTED[Operation.START]]
     return StartOperation(mirrors, mirror, association, partitions).begin()
 
 
@@ -343,21 +347,33 @@ def self_start(mirrors: Mirrors, mirror: Mirror, topic_name: str) -> None:
             association = topic.association
             first = partition.index < association.partitions_at_start
             start_from = association.start_from if first else EARLIEST
-            partition.on_decided = _decider(start_from)
+            partition.on_decided = _decider(mirrors, start_from)
             partition.step(ev.Decide(start_from=start_from, force=association.force and first))
 
 
-def _decider(start_from: int) -> Callable[[MirroredPartition, Any], None]:
+def _decider(mirrors: Mirrors, start_from: int) -> Callable[[MirroredPartition, Any], None]:
     def decided(partition: MirroredPartition, outcome: Plan | Refused) -> None:
         if isinstance(outcome, Refused):
             partition.step(ev.Refuse(outcome.message))
             return
         partition.step(ev.Prepare())
-        refused = still_holds(partition.facts, outcome)
+        ended = mirrors.end_transactions(partition.machine.topic, [partition])
+        ended.then(lambda done: begin(partition, outcome, done))
+
+    def begin(partition: MirroredPartition, plan: Plan, ended: Promise[Any]) -> None:
+        overtaken = partition.on_decided is not None or partition.state not in (State.UNKNOWN, State.STOPPED)
+        if overtaken or partition.machine.desired is not Desired.MIRRORING:
+            return  # stopped, or started by somebody, while the transactions were being ended
+        try:
+            ended.result()
+        except ApiError as error:
+            partition.step(ev.Refuse(f"its open transactions could not be ended: {error.message}"))
+            return
+        refused = still_holds(partition.facts, plan)
         if refused is not None:
             partition.step(ev.Refuse(refused.message))
         else:
-            partition.step(ev.Begin(plan=outcome, start_from=start_from))
+            partition.step(ev.Begin(plan=plan, start_from=start_from))
 
     return decided
 
@@ -435,6 +451,31 @@ def pause(mirrors: Mirrors, name: str, topics: Iterable[str]) -> Promise[list[se
 
 def resume(mirrors: Mirrors, name: str, topics: Iterable[str]) -> Promise[list[seam.TopicResult]]:
     return gather([_change(mirrors, name, t, Operation.RESUME, Desired.MIRRORING) for t in dict.fromkeys(topics)])
+
+
+def recover(mirrors: Mirrors, name: str, topics: Iterable[str]) -> Promise[list[seam.TopicResult]]:
+    """RecoverMirrorTopics: FAILED partitions go back to the state that they failed from. Per topic ApiError 3, 137, 139
+    (as for resume), 145: a partition failed before it began. Nothing FAILED is no error. Settled when it is on disk."""
+    return gather([_recover(mirrors, name, topic) for topic in dict.fromkeys(topics)])
+
+
+def _recover(mirrors: Mirrors, name: str, topic_name: str) -> Promise[seam.TopicResult]:
+    try:
+        topic = _associated(mirrors, name, topic_name)
+        failed_ones = [p for p in topic.partitions if p.state is State.FAILED]
+        for partition in failed_ones:
+            if partition.machine.recorded.previous_state is State.UNKNOWN:
+                text = f"partition {partition.index} failed before it began to mirror: start the topic again"
+                raise ApiError(ErrorCode.INVALID_CLUSTER_MIRROR_STATE, text)
+    except ApiError as error:
+        return Promise.of(seam.TopicResult(name=topic_name, error_code=error.code, error_message=error.message))
+    for partition in failed_ones:
+        partition.step(ev.Recover())
+    done: Promise[seam.TopicResult] = Promise()
+    durable = list(dict.fromkeys(mirrors.records.log_of(partition.key) for partition in failed_ones))
+    mirrors.world.commit(Effects(durable=durable, replies=[(done, seam.TopicResult(name=topic_name))]))
+    mirrors.wake(name)
+    return done
 
 
 def _change(

@@ -25,6 +25,7 @@ from kmirror.mirror.machine import Outcome
 from kmirror.mirror.plan import Appetite
 from kmirror.mirror.states import Mode, State, refusal
 from kmirror.protocol import mirror_numbers as numbers
+from kmirror.protocol import uuids
 from kmirror.protocol.records import CONTROL_ABORT, control_type, end_txn_marker, mirror_pid_reset
 from kmirror.storage.log import Log, LogMode
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 MODES: Final = {
     Mode.WRITABLE: LogMode.WRITABLE,
     Mode.READ_ONLY: LogMode.READ_ONLY,
+    Mode.DRAINING: LogMode.DRAINING,
     Mode.SEALING: LogMode.SEALING,
 }
 OWN_CONTROL_TYPES: Final = frozenset({CONTROL_ABORT, numbers.CONTROL_RECORD_TYPE_PID_RESET})
@@ -130,6 +132,20 @@ class LogFacts:
         return True
 
 
+class Copied:
+    """What a start has moved and removed so far; of the present process only."""
+
+    __slots__ = ("announced", "batch_count", "cut_offsets", "saved_in", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.batch_count = 0
+        self.cut_offsets: int | None = None
+        self.saved_in: str | None = None
+        self.announced = False
+        """That it has caught up with the source."""
+
+
 class MirroredPartition:
     """See the module head. `attached`: the association is current, so the machine rules the partition's mode."""
 
@@ -151,6 +167,7 @@ class MirroredPartition:
         self.query: Any = None
         self.on_decided: Callable[[MirroredPartition, Any], None] | None = None
         self.when_state: list[tuple[State, Callable[[], None]]] = []
+        self.copied = Copied()
         self._prepared = False
 
     @property
@@ -173,6 +190,8 @@ class MirroredPartition:
         self.idle_at = -1
         if isinstance(event, ev.Prepare):
             self._prepared = True
+        elif isinstance(event, ev.Begin):
+            self.copied = Copied()
         elif isinstance(event, ev.Abandon):
             self._abandon()
         self._carry_out(self.machine.step(event, self.facts, self.mirrors.now_ms()))
@@ -250,24 +269,25 @@ class MirroredPartition:
         self._await(action.token, self.partition.when_flushed())
 
     def _save_cut(self, action: ev.SaveCut) -> None:
-        name = f"{self.partition.topic_name}-{self.index}.{action.label}"
+        # never the name of an earlier cut: leader epochs only rise, and another topic of this name has another id
+        name = f"{self.partition.topic_name}-{self.index}/{uuids.to_text(self.machine.topic_id)}-{action.label}"
         target = f"{self.mirrors.world.directory.path}/cut/{name}"
         self._attempt(action.token, lambda: self._saved(target, action.from_offset))
 
     def _saved(self, target: str, from_offset: int) -> None:
         saved = self.partition.log.save_cut(from_offset, target)
-        self.mirrors.report(
-            self, ev.Report("cut saved", f"{self.partition}: what is cut is kept in {target} ({saved})")
-        )
+        self.copied.saved_in = target
+        what = f"offsets {saved.first_offset} to {saved.end_offset - 1}, {saved.size_bytes} bytes"
+        self.mirrors.report(self, ev.Report("cut saved", f"{self.partition}: what is cut is kept in {target} ({what})"))
 
     def _truncate(self, action: ev.TruncateTo) -> None:
-        offsets = self.partition.log_end_offset - action.offset
+        offsets = self.copied.cut_offsets = self.partition.log_end_offset - action.offset
         text = f"{self.partition}: cut to offset {action.offset}, {offsets} offsets"
         self.mirrors.report(self, ev.Report("cut", text, offsets))
         self._attempt(action.token, lambda: self.partition.truncate_to(action.offset))
 
     def _restart(self, action: ev.RestartAt) -> None:
-        offsets = self.partition.log_end_offset - self.partition.log_start_offset
+        offsets = self.copied.cut_offsets = self.partition.log_end_offset - self.partition.log_start_offset
         text = f"{self.partition}: the log begins again at offset {action.offset}, {offsets} offsets cut"
         self.mirrors.report(self, ev.Report("restart", text, offsets))
         self._attempt(action.token, lambda: self.partition.restart_at(action.offset))
@@ -276,7 +296,27 @@ class MirroredPartition:
         self.partition.advance_log_start(action.offset)
 
     def _bump(self, action: ev.BumpEpoch) -> None:
-        self._await(action.token, self.mirrors.world.bump_leader_epoch(self.partition, action.minimum))
+        """Behind every cut comes a raised epoch, so this is where committed offsets beyond the new end are moved back:
+        on disk before the epoch is, hence repeated after a crash in between."""
+        recorded = self.machine.recorded
+        if not recorded.cut_pending and recorded.state is not State.STOPPING:
+            self._await(action.token, self._raise_epoch(action))
+            return
+        bumped: Promise[int] = Promise()
+
+        def clamped(done: Promise[None]) -> None:
+            try:
+                done.result()
+            except ApiError as error:
+                bumped.fail(error)
+                return
+            self._raise_epoch(action).then(lambda raised: _pass_on(raised, bumped))
+
+        self.mirrors.clamp_groups(self.partition).then(clamped)
+        self._await(action.token, bumped)
+
+    def _raise_epoch(self, action: ev.BumpEpoch) -> Promise[int]:
+        return self.mirrors.world.bump_leader_epoch(self.partition, action.minimum)
 
     def _abort(self, action: ev.AppendAborts) -> None:
         self._attempt(action.token, lambda: self._append_aborts(action.markers))
@@ -313,6 +353,13 @@ class MirroredPartition:
 
     def _report(self, action: ev.Report) -> None:
         self.mirrors.report(self, action)
+
+
+def _pass_on(settled: Promise[int], waiting: Promise[int]) -> None:
+    try:
+        waiting.resolve(settled.result())
+    except ApiError as error:
+        waiting.fail(error)
 
 
 class Continue:

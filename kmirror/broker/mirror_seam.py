@@ -146,10 +146,10 @@ class LineageAnswer:
     last_mirror_epoch: int = -1
     last_mirror_offset: int = -1
     supported: bool = True
-    stopped: bool = True
-    """False while the reverse mirror at the source is not STOPPED for this partition."""
-    loop: str | None = None
-    """Name of a mirror at the source that actively mirrors this topic from us."""
+    mirror: str = ""
+    """The mirror at the source that copies, or copied, this partition from us; empty without one."""
+    state: str = "STOPPED"
+    """That mirror's state of the partition, as people see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +293,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One line of describe. Unknown is None, never -1."""
+    """One line of describe. Unknown is None, never -1.
+
+    `copied_bytes`: appended by this mirror since the topic was last started here, or since the process was.
+    `cut_offsets`, `cut_saved`: what the last alignment in this process's time cut away, and the directory of its copy.
+    """
 
     mirror: str
     topic: str
@@ -310,6 +314,9 @@ class PartitionRow:
     gaps: Sequence[Gap]
     error: str | None
     retry: Retry | None
+    copied_bytes: int = 0
+    cut_offsets: int | None = None
+    cut_saved: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kmirror.broker import mirror_operator, topic_config
@@ -99,10 +100,8 @@ def metadata_arrived(mirrors: Mirrors, name: str, metadata: seam.SourceMetadata)
     mirror = mirrors.mirrors.get(name)
     if mirror is None:
         return
-    from kmirror.broker.mirroring import LINEAGE_LOOKUP
-
     mirror.metadata_wanted = False
-    mirror.settings.ask_lineage = LINEAGE_LOOKUP and metadata.capable
+    mirror.settings.ask_lineage = metadata.capable
     expected = mirror.settings.source_cluster_id
     if metadata.cluster_id is not None and metadata.cluster_id != expected:
         text = f"the source is cluster {metadata.cluster_id}, this mirror was made for {expected}"
@@ -118,13 +117,25 @@ def metadata_arrived(mirrors: Mirrors, name: str, metadata: seam.SourceMetadata)
                 _topic_seen(mirrors, mirror, topic, seen)
     for topic_name in list(mirror.starting):
         seen = metadata.topics.get(topic_name)
-        if seen is not None and not seen.error_code:
+        if seen is not None and seen.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            _start_of_nothing(mirrors, mirror, topic_name)
+        elif seen is not None and not seen.error_code:
             known = mirror.topics.get(topic_name)
             attached = [] if known is None or known.association.desired is Desired.MIRRORING else known.partitions
             for partition in [*mirror.candidates.get(topic_name, []), *attached]:
                 _partition_seen(partition, seen)
     _discover(mirrors, mirror, metadata)
     mirrors.wake(name)
+
+
+def _start_of_nothing(mirrors: Mirrors, mirror: Mirror, topic_name: str) -> None:
+    """A start waits for what the source says about a topic that it does not have."""
+    if not mirror.missing.observe(topic_name, missing=True):
+        mirror.metadata_wanted = True
+        return
+    for operation in list(mirrors.operations):
+        if isinstance(operation, StartOperation) and operation.mirror is mirror and operation.topic == topic_name:
+            operation.abandon(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the source has no topic {topic_name}")
 
 
 def _everybody(mirror: Mirror, event: ev.Event) -> None:
@@ -152,6 +163,8 @@ def _topic_seen(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic, seen: se
     if code:
         return
     theirs = seen.topic_id
+    if association.source_topic_id == uuids.ZERO != theirs:
+        _learn_id(mirrors, mirror, topic, theirs)
     if uuids.ZERO not in (association.source_topic_id, theirs) and association.source_topic_id != theirs:
         text = (
             f"the source topic was re-created: its id is {uuids.to_text(theirs)}, "
@@ -163,6 +176,14 @@ def _topic_seen(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic, seen: se
     _grow(mirrors, mirror, topic, seen)
     for partition in list(topic.partitions):
         _partition_seen(partition, seen)
+
+
+def _learn_id(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic, topic_id: bytes) -> None:
+    """The start named no id (the source had none then, or whoever asked did not know it): from now on it is this one,
+    and another is another topic."""
+    topic.association = replace(topic.association, source_topic_id=topic_id)
+    name = wishes.config_name(topic.association.topic_id)
+    write_configs(mirrors, [(mirror.name, name, wishes.encode(topic.association))])
 
 
 def _deleted(mirrors: Mirrors, mirror: Mirror, topic: MirroredTopic) -> None:
@@ -335,7 +356,7 @@ def _translate(partition: MirroredPartition, asked: seam.Query, answer: seam.Ans
     if isinstance(answer, seam.LineageAnswer):
         known = answer.supported and (answer.last_mirror_epoch, answer.last_mirror_offset) != (-1, -1)
         lineage = Lineage(answer.last_mirror_epoch, answer.last_mirror_offset) if known else None
-        return ev.Reported(lineage=lineage, loop=answer.loop, stopped=answer.stopped)
+        return ev.Reported(lineage=lineage, mirror=answer.mirror, state=answer.state)
     assert isinstance(asked, seam.BatchQuery)
     if _damaged(answer.records):
         text = f"the source sent a damaged batch at offset {asked.offset} of {partition.partition}"

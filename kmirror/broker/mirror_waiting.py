@@ -109,6 +109,10 @@ class StartOperation(Pending):
         return self._association.topic
 
     @property
+    def force(self) -> bool:
+        return self._association.force
+
+    @property
     def mirror(self) -> Mirror:
         return self._mirror
 
@@ -154,13 +158,16 @@ class StartOperation(Pending):
     def _prepare(self) -> None:
         for partition in self._partitions:
             partition.step(ev.Prepare())
-        if self._mirrors.end_transactions is None:
-            self._count_again()
-        else:
-            self._mirrors.end_transactions(self.topic).then(lambda _done: self._count_again())
+        self._mirrors.end_transactions(self.topic, self._partitions).then(self._count_again)
 
-    def _count_again(self) -> None:
+    def _count_again(self, ended: Promise[Any]) -> None:
         if self.promise.done:
+            return
+        try:
+            ended.result()
+        except ApiError as error:
+            text = f"its open transactions could not be ended: {error.message}"
+            self.abandon(ErrorCode(error.code), text)
             return
         for partition in self._partitions:
             refused = still_holds(partition.facts, self._plans[partition.index])

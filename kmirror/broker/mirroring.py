@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from kmirror.broker import mirror_describe, mirror_fetch, mirror_operator, mirror_source
 from kmirror.broker import mirror_seam as seam
-from kmirror.broker.metadata import MIRROR_STATE_TOPIC, TopicState
+from kmirror.broker.metadata import MIRROR_STATE_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicState
+from kmirror.broker.mirror_groups import GroupSync
 from kmirror.broker.mirror_partition import Continue, MirroredPartition
 from kmirror.broker.mirror_records import CODEC, PartitionKey, RecordMaker, StateImage
 from kmirror.broker.mirror_timers import Timers
-from kmirror.broker.mirror_waiting import Pending
+from kmirror.broker.mirror_waiting import Pending, gather
+from kmirror.broker.partition import Partition
 from kmirror.broker.topic_config import ConfigEntry
 from kmirror.effects import Effects, LogId, Promise, StateRecord
 from kmirror.errors import ApiError
@@ -40,14 +42,12 @@ from kmirror.mirror.states import Desired, State
 from kmirror.mirror.sync import Lists, Missing
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
+from kmirror.storage.log import LogMode
 
 if TYPE_CHECKING:
     from kmirror.broker.world import World
 
 log = logging.getLogger("kmirror.mirror")
-
-LINEAGE_LOOKUP = False
-"""Whether a capable source is asked for the lineage it recorded when it was fed by us (failback)."""
 
 
 @dataclass(slots=True)
@@ -118,8 +118,7 @@ class Mirrors:
         self.growing: str | None = None
         """Topic that the mirror itself is growing at this moment."""
         self.operations: list[Pending] = []
-        self.end_transactions: Callable[[str], Promise[None]] | None = None
-        """Set by the transaction coordinator: end the local transactions that touch a topic."""
+        self.group_sync = GroupSync(self)
         self._chance = chance or Random().random
         self._waker: Callable[[str], None] = _nobody
         self._by_key: dict[PartitionKey, MirroredPartition] = {}
@@ -282,6 +281,27 @@ class Mirrors:
             return False
         return partition.attached or partition in mirror.candidates.get(partition.machine.topic, ())
 
+    def end_transactions(self, topic_name: str, partitions: Sequence[MirroredPartition]) -> Promise[Any]:
+        """End the local transactions that include one of `partitions` (decided ones as decided, others aborted).
+        Settled when the markers are on disk. Nothing to do where clients cannot have written."""
+        world = self.world
+        if world.transactions_if_loaded is None and TRANSACTIONS_TOPIC not in world.image.topics_by_name:
+            return Promise.of(None)
+        written = [p for p in partitions if p.state in (State.UNKNOWN, State.STOPPED)]
+        return gather([world.transactions.end_for_alignment(topic_name, p.index) for p in written])
+
+    def clamp_groups(self, partition: Partition) -> Promise[None]:
+        """Committed offsets beyond the partition's end move to it. Settled when that is on disk."""
+        done: Promise[None] = Promise()
+        groups = self.world.groups_if_loaded
+        topic = self.world.image.topics_by_name.get(OFFSETS_TOPIC)
+        if groups is None or topic is None:
+            return Promise.of(None)
+        groups.offsets.clamp(partition.topic_name, partition.index, partition.log_end_offset)
+        durable = [LogId(OFFSETS_TOPIC, p.index) for p in topic.partitions if p.is_on_disk]
+        self.world.commit(Effects(durable=durable, replies=[(done, None)]))
+        return done
+
     def state_changed(self, partition: MirroredPartition) -> None:
         """A state is on disk. Wakes the link; completes a takeover."""
         if partition.state is State.MIRRORING:
@@ -296,6 +316,17 @@ class Mirrors:
         self.wake(partition.machine.mirror)
 
     # -- hooks of the world ------------------------------------------------------------------------------------------
+
+    def write_refusal(self, topic_name: str) -> str | None:
+        """Why clients may not write to the topic now (to any partition of it), or None. No transaction may include it
+        then: AddPartitionsToTxn answers READ_ONLY_TOPIC with this text."""
+        topic = self.world.image.topics_by_name.get(topic_name)
+        if topic is None:
+            return None
+        for partition in topic.partitions:
+            if partition.mode is not LogMode.WRITABLE:
+                return partition.read_only_reason or f"{partition} is read-only"
+        return None
 
     def change_refusal(self, topic_name: str) -> str | None:
         """Why the topic may not be deleted, grown or trimmed now, or None (docs/MIRRORING.md, "Read-only")."""
@@ -390,6 +421,9 @@ class Mirrors:
     def resume(self, name: str, topics: Sequence[str]) -> Promise[list[seam.TopicResult]]:
         return mirror_operator.resume(self, name, topics)
 
+    def recover(self, name: str, topics: Sequence[str]) -> Promise[list[seam.TopicResult]]:
+        return mirror_operator.recover(self, name, topics)
+
     def delete(self, name: str) -> Promise[None]:
         return mirror_operator.delete(self, name)
 
@@ -398,6 +432,12 @@ class Mirrors:
 
     def describe(self, names: Sequence[str] | None = None, **options: Any) -> Sequence[seam.MirrorDescription]:
         return mirror_describe.describe(self, names, **options)
+
+    def describe_lineage(
+        self, source_cluster_id: str, topics: Mapping[str, Sequence[int] | None] | None
+    ) -> Sequence[seam.MirrorDescription]:
+        """What mirrors that are deleted, or lost a topic to another one, recorded of copying from that cluster."""
+        return mirror_describe.describe_lineage(self, source_cluster_id, topics)
 
     def read_states(self, name: str, topics: Mapping[str, Sequence[int]]) -> Sequence[mirror_describe.StateRow]:
         return mirror_describe.read_states(self, name, topics)

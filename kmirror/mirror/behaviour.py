@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from kmirror.mirror import events as ev
 from kmirror.mirror.agreement import Agreed, AskBatch, Compared, Diverged
-from kmirror.mirror.alignment import cut_point
+from kmirror.mirror.alignment import Case, cut_point
 from kmirror.mirror.durable import EARLIEST, GapRecord
 from kmirror.mirror.epochs import raise_minimum, should_raise
 from kmirror.mirror.facts import Facts
 from kmirror.mirror.failover import FailoverMixin
-from kmirror.mirror.joining import Deciding, Joining, Overtaken, Position
+from kmirror.mirror.joining import Deciding, Joining, Overtaken, Position, Reverse, lookup_matters
 from kmirror.mirror.machine import Outcome
 from kmirror.mirror.states import Desired, Mode, State, mode_of
 from kmirror.protocol.errors import ErrorCode
@@ -67,6 +67,8 @@ class Machine(FailoverMixin):
             self._drop_decision()
             self._begun = None
             self.lease_number += 1
+            if not self._busy:
+                self.mode = mode_of(self.recorded.state)  # a start may have been prepared
 
     def _on_decide(self, event: ev.Decide, facts: Facts, now_ms: int, out: Outcome) -> None:
         self._decide_from = event
@@ -74,7 +76,9 @@ class Machine(FailoverMixin):
         self._asked = None
 
     def _on_prepare(self, event: ev.Prepare, facts: Facts, now_ms: int, out: Outcome) -> None:
-        if self.recorded.state is not State.STOPPING:
+        if self.recorded.state in (State.UNKNOWN, State.STOPPED):
+            self.mode = Mode.DRAINING
+        elif self.recorded.state is not State.STOPPING:
             self.mode = Mode.READ_ONLY
 
     def _on_abandon(self, event: ev.Abandon, facts: Facts, now_ms: int, out: Outcome) -> None:
@@ -92,6 +96,12 @@ class Machine(FailoverMixin):
     def _record_begun(self, begun: ev.Begin, facts: Facts, out: Outcome) -> None:
         """PREPARING, with the cut that was decided."""
         plan = begun.plan
+        history_end = self.recorded.history_end if plan.case is Case.CONTINUE else plan.history_end
+        if plan.case in (Case.FAILBACK, Case.RESTART):
+            gone = facts.log_end_offset - (plan.cut_to if plan.cut_to >= 0 else facts.log_start_offset)
+            what = "the source's record of copying from here" if plan.case is Case.FAILBACK else "our own last stop"
+            text = f"{self.topic}-{self.partition}: aligned by {what} at {max(plan.cut_to, plan.restart_at)}"
+            out.actions.append(ev.Report("alignment", f"{text}; {gone} offsets here are cut", gone))
         self._record(
             out,
             facts,
@@ -102,7 +112,7 @@ class Machine(FailoverMixin):
             previous_state=State.UNKNOWN,
             cut_to=plan.cut_to,
             restart_at=plan.restart_at,
-            history_end=plan.history_end,
+            history_end=history_end,
             start_from=begun.start_from,
             force=plan.force,
         )
@@ -114,6 +124,9 @@ class Machine(FailoverMixin):
             self._fail(out, facts, now_ms, event.message, retry=False)
         else:
             self.trouble = event.message
+
+    def _on_recover(self, event: ev.Recover, facts: Facts, now_ms: int, out: Outcome) -> None:
+        self._recovering = self.desired is Desired.MIRRORING and self.recorded.previous_state is not State.UNKNOWN
 
     def _drop_decision(self) -> None:
         self.deciding = None
@@ -184,7 +197,7 @@ class Machine(FailoverMixin):
             return
         if not dialog.answer(answer):
             self._restart_decision()
-            self._pause_source(now_ms, "the source's answer makes no sense yet; asking again")
+            self._pause_source(now_ms, dialog.complaint or "the source's answer makes no sense yet; asking again")
         elif answer is Compared.NOT_COMPARED:
             text = "the last batch could not be compared with the source's (cleaned or gone)"
             out.actions.append(ev.Report("tail not compared", f"{self.topic}-{self.partition}: {text}"))
@@ -281,13 +294,14 @@ class Machine(FailoverMixin):
         if self._lost is None and self.settings.retry.schedules(recorded.retry_attempt):
             self._retry(out, facts)
 
-    def _retry(self, out: Outcome, facts: Facts) -> None:
+    def _retry(self, out: Outcome, facts: Facts, **changes: Any) -> None:
         """Back to where it failed; error and attempt stay until a fetch makes progress."""
+        self._recovering = False
         aligned = self.recorded.mirrored and not self.recorded.cut_pending
         if aligned and self.recorded.previous_state is not State.LOG_ALIGNMENT:
-            self._record(out, facts, State.MIRRORING)
+            self._record(out, facts, State.MIRRORING, **changes)
         else:
-            self._record(out, facts, State.LOG_ALIGNMENT, fresh_epoch=True)
+            self._record(out, facts, State.LOG_ALIGNMENT, fresh_epoch=True, **changes)
 
     # -- the next step -----------------------------------------------------------------------------------------------
 
@@ -314,13 +328,11 @@ class Machine(FailoverMixin):
         wanted = self._decide_from
         assert wanted is not None
         if self.deciding is None:
-            self.deciding = Deciding(
-                facts,
-                mirrored=self.recorded.mirrored,
-                own=self.own_lineage,
-                force=wanted.force,
-                ask_lineage=self.settings.ask_lineage,
-            )
+            mirrored, own, ask = self.recorded.mirrored, self.own_lineage, self.settings.ask_lineage
+            if ask is None and lookup_matters(facts, mirrored=mirrored, own=own):
+                self._want_metadata(out)
+                return
+            self.deciding = Deciding(facts, mirrored=mirrored, own=own, force=wanted.force, ask_lineage=bool(ask))
         result = self.deciding.result
         if result is not None:
             self._drop_decision()
@@ -340,7 +352,12 @@ class Machine(FailoverMixin):
         return True
 
     def _advance_failed(self, facts: Facts, now_ms: int, out: Outcome) -> None:
-        if self._lost is not None and (self.recorded.retryable or self._lost != self.recorded.error):
+        if self._recovering:
+            self._lost = None  # to be seen again, if it still is so
+            self._retry_at_ms = None
+            self._want_metadata(out)
+            self._retry(out, facts, error=None, retry_attempt=0)
+        elif self._lost is not None and (self.recorded.retryable or self._lost != self.recorded.error):
             # also over an older loss: first the topic was deleted, then another was made under its name
             self._fail(out, facts, now_ms, self._lost, retry=False)
 
@@ -416,7 +433,13 @@ class Machine(FailoverMixin):
         if self.joining is None:
             initial = facts.log_end_offset == 0
             start_from = self.recorded.start_from if self.recorded.state is State.LOG_ALIGNMENT else EARLIEST
-            self.joining = Joining(facts, initial=initial, start_from=start_from, suspect=self._suspect)
+            self.joining = Joining(
+                facts,
+                initial=initial,
+                start_from=start_from,
+                suspect=self._suspect,
+                ask_lineage=bool(self.settings.ask_lineage) and self.recorded.state is State.LOG_ALIGNMENT,
+            )
         result = self.joining.result
         if result is None:
             assert self.joining.question is not None
@@ -427,7 +450,9 @@ class Machine(FailoverMixin):
         if isinstance(result, Position):
             return self._place(result.offset, facts, now_ms, out)
         self.joining = None
-        if isinstance(result, Overtaken):
+        if isinstance(result, Reverse):
+            self._fail(out, facts, now_ms, result.message)
+        elif isinstance(result, Overtaken):
             self._overtaken(result.source_log_start, facts, now_ms, out)
         else:
             self._diverged(result, facts, now_ms, out)
@@ -493,6 +518,7 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any, Facts, int, Outcome], None]]
     ev.Loaded: Machine._on_loaded,
     ev.Wished: Machine._on_wished,
     ev.Decide: Machine._on_decide,
+    ev.Recover: Machine._on_recover,
     ev.Prepare: Machine._on_prepare,
     ev.Abandon: Machine._on_abandon,
     ev.Begin: Machine._on_begin,

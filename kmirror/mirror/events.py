@@ -53,8 +53,14 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Recover:
+    """Back to the state that the partition failed from, attempts counted anew (RecoverMirrorTopics)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
-    """The plan will be carried out: refuse writes from now on, so that it can be counted again."""
+    """The plan will be carried out: refuse writes from now on, so that local transactions can be ended and what would
+    go counted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,10 @@ class Reported:
     """The lineage that the source recorded for us, None = none (or it is too old to know)."""
 
     lineage: Lineage | None
-    loop: str | None = None
-    stopped: bool = True
+    mirror: str = ""
+    """The mirror at the source that copies, or copied, this partition from us. Empty: none does."""
+    state: str = "STOPPED"
+    """That mirror's state of the partition, as people see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +181,7 @@ Event = (
     | Decide
     | Begin
     | Refuse
+    | Recover
     | Prepare
     | Abandon
     | SourceSeen

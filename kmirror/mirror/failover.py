@@ -40,7 +40,7 @@ class FailoverMixin(MachineCore):
         if not done:
             saves = self.settings.save_cut and recorded.state is not State.EPOCH_FENCING and end > keep_from
             if saves and not self._saved:
-                self._do(out, facts, now_ms, ev.SaveCut, keep_from, f"{self.recorded.state_epoch}")
+                self._do(out, facts, now_ms, ev.SaveCut, keep_from, f"{recorded.leader_epoch}-{keep_from}")
             elif recorded.restart_at >= 0:
                 self._do(out, facts, now_ms, ev.RestartAt, recorded.restart_at)
             else:
@@ -108,7 +108,7 @@ class FailoverMixin(MachineCore):
         if not self._flush_first(facts, now_ms, out):
             return
         if self.settings.save_cut and not self._saved:
-            self._do(out, facts, now_ms, ev.SaveCut, first, f"{self.recorded.state_epoch}-open-{first}")
+            self._do(out, facts, now_ms, ev.SaveCut, first, f"{self.recorded.leader_epoch}-open-{first}")
             return
         offsets = facts.log_end_offset - first
         text = (

@@ -4,11 +4,16 @@
 do we share its history (`Agreement`)? `Deciding` works out the plan of a start while the topic is still as it was.
 Both show a `question`, take its answer, and end with a `result`. A machine that hears of another source leader epoch
 throws the dialog away and begins a new one.
+
+Both ask a capable source first what it knows of copying from us (`AskLineage`): while a mirror there is anything but
+STOPPED for this partition, nothing may begin here, else two logs would wait for each other, or take each other's
+records back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kmirror.mirror.agreement import Agreed, Agreement, AskBatch, AskEpochEnd, Compared, Diverged
 from kmirror.mirror.alignment import Intended, Lineage, Plan, Refused, after_source, classify
@@ -31,37 +36,99 @@ class Overtaken:
     source_log_start: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reverse:
+    """A mirror at the source copies this partition from us, or might go on doing so."""
+
+    message: str
+
+
 Answer = EpochEnd | Offset | Compared | Reported
+
+ACTIVE: Final = frozenset({"PREPARING", "MIRRORING"})
+STOPPED: Final = "STOPPED"
+STOPPING: Final = "STOPPING"
+
+
+def reverse_of(answer: Reported) -> Reverse | None:
+    """What speaks against copying from a source that reports this; None when nothing does (STOPPING passes: wait)."""
+    if not answer.mirror or answer.state in (STOPPED, STOPPING):
+        return None
+    if answer.state in ACTIVE:
+        return Reverse(f"Detected mirror loop for mirror {answer.mirror!r}: the source mirrors this topic from here")
+    text = f"mirror {answer.mirror!r} of the source, which copies this topic from here, is {answer.state}"
+    return Reverse(f"{text}: stop it there first")
+
+
+def _still_stopping(answer: Reported) -> str | None:
+    if answer.mirror and answer.state == STOPPING:
+        return f"mirror {answer.mirror!r} of the source is STOPPING; waiting until it is STOPPED"
+    return None
+
+
+def lookup_matters(facts: Facts, *, mirrored: bool, own: Lineage | None) -> bool:
+    """Whether the plan of a start may depend on what the source recorded when we fed it."""
+    return not mirrored and (own is not None or facts.log_end_offset > 0)
 
 
 class Joining:
     """`initial`: nothing was ever copied, so where to begin is free (`start_from`). `suspect`: the source answered
-    OFFSET_OUT_OF_RANGE, so its bounds are asked first."""
+    OFFSET_OUT_OF_RANGE, so its bounds are asked first. `ask_lineage`: first of all, does the source copy from us?"""
 
-    def __init__(self, facts: Facts, *, initial: bool, start_from: int = EARLIEST, suspect: bool = False) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        initial: bool,
+        start_from: int = EARLIEST,
+        suspect: bool = False,
+        ask_lineage: bool = False,
+    ) -> None:
         self._facts = facts
         self._end = facts.log_end_offset
         self._empty = facts.log_start_offset == facts.log_end_offset
         self._initial = initial
         self._suspect = suspect
         self._agreement: Agreement | None = None
+        self._start_from = start_from
         self.question: Question | None = None
-        self.result: Position | Overtaken | Agreed | Diverged | None = None
-        if initial:
-            self.question = AskOffset(start_from)
-        elif self._empty or suspect:
+        self.result: Position | Overtaken | Agreed | Diverged | Reverse | None = None
+        self.complaint: str | None = None
+        """Why an answer was not taken, when it is not that it makes no sense."""
+        if ask_lineage:
+            self.question = AskLineage()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._initial:
+            self.question = AskOffset(self._start_from)
+        elif self._empty or self._suspect:
             self.question = AskOffset(EARLIEST)
         else:
             self._agree()
 
     def answer(self, answer: Answer) -> bool:
-        """Take the answer to `question`. False: it makes no sense, ask again later."""
+        """Take the answer to `question`. False: it makes no sense (or see `complaint`), ask again later."""
         asked = self.question
+        if isinstance(asked, AskLineage) and isinstance(answer, Reported):
+            return self._reported(answer)
         if isinstance(asked, AskOffset) and isinstance(answer, Offset):
             return self._offset(asked, answer.offset)
         if self._agreement is None or not _feed(self._agreement, answer):
             return False
         self._follow()
+        return True
+
+    def _reported(self, answer: Reported) -> bool:
+        self.complaint = _still_stopping(answer)
+        if self.complaint is not None:
+            return False
+        reverse = reverse_of(answer)
+        if reverse is not None:
+            self._finish(reverse)
+        else:
+            self._begin()
         return True
 
     def _offset(self, asked: AskOffset, offset: int) -> bool:
@@ -101,7 +168,7 @@ class Joining:
         self.question = self._agreement.question
         self.result = self._agreement.result
 
-    def _finish(self, result: Position | Overtaken | Agreed | Diverged) -> None:
+    def _finish(self, result: Position | Overtaken | Agreed | Diverged | Reverse) -> None:
         self.question = None
         self.result = result
 
@@ -127,7 +194,9 @@ class Deciding:
         self._agreement: Agreement | None = None
         self.question: Question | None = None
         self.result: Plan | Refused | None = None
-        if ask_lineage:
+        self.complaint: str | None = None
+        """As of `Joining`."""
+        if ask_lineage and lookup_matters(facts, mirrored=mirrored, own=own):
             self.question = AskLineage()
         else:
             self._classify(None)
@@ -159,12 +228,13 @@ class Deciding:
         return True
 
     def _reported(self, answer: Reported) -> bool:
-        if answer.loop is not None:
-            self.question = None
-            text = f"Detected mirror loop for mirror {answer.loop!r}: it mirrors this topic from here"
-            self.result = Refused(0, text)
-        elif answer.lineage is not None and not answer.stopped:
+        self.complaint = _still_stopping(answer)
+        if self.complaint is not None:
             return False
+        reverse = reverse_of(answer)
+        if reverse is not None:
+            self.question = None
+            self.result = Refused(0, reverse.message)
         else:
             self._classify(answer.lineage)
         return True

@@ -43,8 +43,8 @@ class Settings:
     save_cut: bool = True
     gap_halts: bool = False
     truncate_open: bool = False
-    ask_lineage: bool = False
-    """The source can be asked what it recorded when it was fed by us."""
+    ask_lineage: bool | None = None
+    """The source can be asked what it recorded when it was fed by us. None: not known before its metadata."""
 
 
 class InvalidTransition(RuntimeError):
@@ -113,6 +113,8 @@ class MachineCore:
         self.joining: Joining | None = None
         self._decide_from: ev.Decide | None = None
         self._begun: ev.Begin | None = None
+        self._recovering = False
+        """An operator wants a FAILED partition to go on (Recover)."""
         self._lost: str | None = None
         self._out_of_reach = False
         """The source could not be reached and has not been seen since."""
@@ -151,7 +153,10 @@ class MachineCore:
 
     @property
     def own_lineage(self) -> Lineage | None:
-        return self.lineage if self.lineage is not None else self.inherited
+        """For the present source. A deleted mirror of this name may have had another one."""
+        if self.lineage is not None and self.lineage.source_cluster_id in ("", self.settings.source_cluster_id):
+            return self.lineage
+        return self.inherited
 
     # -- what the binding asks ---------------------------------------------------------------------------------------
 

@@ -108,8 +108,8 @@ class Verdict(Enum):
     """`code` is the answer; nothing changes (a stop that is under way is joined by the caller)."""
     CHANGE = "change"
     """Record the new desired state."""
-    RESTART_FAILED = "restart failed"
-    """Start of a topic desired MIRRORING: its FAILED partitions, and only those, begin again."""
+    RESTART_IDLE = "restart idle"
+    """Start of a topic desired MIRRORING: its partitions that have failed, or never begun, and only those, begin."""
 
 
 def decide(
@@ -121,8 +121,8 @@ def decide(
     """
     states = list(actual)
     if operation is Operation.START and desired is Desired.MIRRORING:
-        if any(state is State.FAILED for _, state in states):
-            return Verdict.RESTART_FAILED, ErrorCode.NONE, None
+        if any(state in ACCEPTED[operation] for _, state in states):
+            return Verdict.RESTART_IDLE, ErrorCode.NONE, None
         return Verdict.ANSWER, ErrorCode.NONE, None
     if desired is not None:
         code = _DESIRED_ANSWER.get((operation, desired))
@@ -152,6 +152,8 @@ class Mode(Enum):
 
     WRITABLE = "writable"
     READ_ONLY = "read only"
+    DRAINING = "draining"
+    """A start is being prepared: clients are refused, local transactions can still be ended."""
     SEALING = "sealing"
 
 

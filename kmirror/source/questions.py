@@ -6,8 +6,8 @@ fetch sessions, so that they never disturb the copying.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from kmirror.broker.mirror_seam import (
     Answer,
@@ -24,6 +24,7 @@ from kmirror.broker.mirror_seam import (
 )
 from kmirror.protocol.api.describe_cluster_mirrors import (
     DescribeClusterMirrorsRequest,
+    DescribeClusterMirrorsResponse,
     DescribeMirrorTopic,
 )
 from kmirror.protocol.errors import ErrorCode
@@ -32,7 +33,7 @@ from kmirror.source.connection import Connection
 
 _FIRST_EPOCH_END_AS_CONSUMER = 2
 """OffsetForLeaderEpoch before v2 answers neither fenced nor with the epoch found."""
-_ACTIVE_STATES = frozenset({"PREPARING", "MIRRORING"})
+_STOPPED = "STOPPED"
 
 Q = TypeVar("Q", bound=Query)
 Answered = Callable[[Query, Answer], None]
@@ -46,11 +47,12 @@ async def ask(connection: Connection, queries: Sequence[Query], answered: Answer
         await _ask_epoch_ends(connection, epoch_ends, answered)
     if offsets:
         await _ask_offsets(connection, offsets, answered)
+    lineages = [query for query in queries if isinstance(query, LineageQuery)]
+    if lineages:
+        await _ask_lineages(connection, lineages, answered)
     for query in queries:
         if isinstance(query, BatchQuery):
             answered(query, await _ask_batch(connection, query))
-        elif isinstance(query, LineageQuery):
-            answered(query, await _ask_lineage(connection, query))
 
 
 async def _ask_epoch_ends(connection: Connection, queries: list[EpochEndQuery], answered: Answered) -> None:
@@ -105,49 +107,59 @@ async def _ask_batch(connection: Connection, query: BatchQuery) -> Answer:
     return ErrorAnswer(code=found.error_code) if found.error_code else BatchAnswer(records=found.records)
 
 
-async def _ask_lineage(connection: Connection, query: LineageQuery) -> Answer:
+async def _ask_lineages(connection: Connection, queries: list[LineageQuery], answered: Answered) -> None:
+    """One request for all of one cluster id, which is ours: there is one."""
     if not calls.speaks_mirror_apis(connection):
-        return LineageAnswer(supported=False)
-    request = DescribeClusterMirrorsRequest(
+        for query in queries:
+            answered(query, LineageAnswer(supported=False))
+        return
+    for part in _once_per_partition(queries):
+        cluster_id = next(iter(part.values())).cluster_id
+        response = await connection.request(lineage_request(cluster_id, part))
+        for query in part.values():
+            answered(query, lineage_of(response, query))
+
+
+def lineage_request(cluster_id: str, partitions: Iterable[calls.Partition]) -> DescribeClusterMirrorsRequest:
+    """What do the mirrors that copy (or copied) from `cluster_id` know of these partitions?"""
+    topics: dict[str, DescribeMirrorTopic] = {}
+    for name, index in partitions:
+        topics.setdefault(name, DescribeMirrorTopic(topic_name=name)).partitions.append(index)
+    return DescribeClusterMirrorsRequest(
         mirror_names=None,
-        topics=[DescribeMirrorTopic(topic_name=query.topic, partitions=[query.partition])],
-        cluster_id=query.cluster_id,
+        topics=list(topics.values()),
+        cluster_id=cluster_id,
         include_mirror_state=True,
         include_mirror_offset=False,
     )
-    response = await connection.request(request)
+
+
+def lineage_of(response: DescribeClusterMirrorsResponse, query: LineageQuery) -> Answer:
+    """One partition of the answer to `lineage_request`: a mirror that is not STOPPED counts before any that is, then
+    the largest last mirror offset. A broker that coordinates nothing of it answers -1, as one that knows nothing."""
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        return LineageAnswer(supported=False)
     if response.error_code:
         return ErrorAnswer(code=response.error_code, message=response.error_message or "")
-    best = LineageAnswer()
+    found: list[LineageAnswer] = []
     for mirror in response.mirrors:
-        if mirror.error_code or mirror.source_cluster_id != query.cluster_id:
+        if mirror.source_cluster_id != query.cluster_id:
             continue
-        row = _row_of(mirror, query)
-        if row is None:
-            continue
-        if row.state_value in _ACTIVE_STATES:
-            return LineageAnswer(
+        if mirror.error_code:
+            text = mirror.error_message or f"error {mirror.error_code}"
+            return ErrorAnswer(code=mirror.error_code, message=f"mirror {mirror.mirror_name!r} of the source: {text}")
+        found += [
+            LineageAnswer(
                 last_mirror_epoch=row.last_mirror_epoch,
                 last_mirror_offset=row.last_mirror_offset,
-                stopped=False,
-                loop=mirror.mirror_name,
+                mirror=mirror.mirror_name,
+                state=row.state_value,
             )
-        if row.last_mirror_offset >= best.last_mirror_offset:
-            best = LineageAnswer(
-                last_mirror_epoch=row.last_mirror_epoch,
-                last_mirror_offset=row.last_mirror_offset,
-                stopped=row.state_value == "STOPPED",
-            )
-    return best
-
-
-def _row_of(mirror: Any, query: LineageQuery) -> Any:
-    for topic in mirror.topics:
-        if topic.topic_name == query.topic:
-            for row in topic.partitions:
-                if row.partition_index == query.partition:
-                    return row
-    return None
+            for topic in mirror.topics
+            for row in topic.partitions
+            if (topic.topic_name, row.partition_index) == (query.topic, query.partition)
+        ]
+    return max(found, key=lambda one: (one.state != _STOPPED, one.last_mirror_offset), default=LineageAnswer())
 
 
 def _once_per_partition(queries: list[Q]) -> list[dict[calls.Partition, Q]]:

@@ -224,6 +224,8 @@ def _append_coordinator(
         marker = marker_of(data, position, header)
         if log.mode is LogMode.SEALING and not _seals(marker):
             raise ReadOnlyLog(f"{log.directory} is being sealed: only ABORT markers and MIRROR_PID_RESET are let in")
+        if log.mode is LogMode.DRAINING and not _ends(marker):
+            raise ReadOnlyLog(f"{log.directory} is about to be aligned: only the ends of transactions are let in")
         pending.add(header, offset, marker)
         if append_time:
             head = header_with_append_time(
@@ -255,6 +257,10 @@ def _append_coordinator(
 
 def _seals(marker: Marker | None) -> bool:
     return marker is not None and marker.control_type in (CONTROL_ABORT, CONTROL_MIRROR_PID_RESET)
+
+
+def _ends(marker: Marker | None) -> bool:
+    return marker is not None and marker.control_type in (CONTROL_ABORT, CONTROL_COMMIT)
 
 
 def marker_of(data: Buffer, position: int, header: BatchHeader) -> Marker | None:

@@ -55,6 +55,9 @@ def test_a_refusal_that_nobody_waits_for() -> None:
     subject = machine()
     subject.desired = Desired.MIRRORING
     out = subject.step(ev.Decide(), facts, 0)
+    assert out.actions == [ev.RefreshMetadata()], "the source may know a lineage, if it is one that can be asked"
+    subject.settings.ask_lineage = False
+    out = subject.step(ev.SourceSeen(leader=0, leader_epoch=0), facts, 0)
     assert isinstance(out.actions[0], ev.Decided)
     refused = out.actions[0].outcome
     assert isinstance(refused, Refused) and refused.offsets == 3
@@ -65,7 +68,7 @@ def test_a_refusal_that_nobody_waits_for() -> None:
     stopped.replay(Recorded(state=State.STOPPED))
     stopped.step(ev.Loaded(), facts, 0)
     stopped.step(ev.Prepare(), facts, 0)
-    assert stopped.mode is Mode.READ_ONLY
+    assert stopped.mode is Mode.DRAINING
     out = stopped.step(ev.Refuse(refused.message), facts, 0)
     assert out.write is None and stopped.mode is Mode.WRITABLE
 

@@ -135,11 +135,13 @@ def test_topics_that_exist_here() -> None:
     assert destination.start(source).result()[0].error_code == ErrorCode.INCONSISTENT_TOPIC_ID
     wanted = seam.StartTopic(name="t", num_partitions=1)  # a source without topic ids
     destination.produce(b"mine")
-    refused = destination.settle(destination.mirrors.start("m", [wanted]))[0]
+    promise = destination.mirrors.start("m", [wanted])
+    destination.calm()
+    pump.run()
+    refused = promise.result()[0]
     assert refused.error_code == ErrorCode.INVALID_CLUSTER_MIRROR_STATE and "1 offset " in (refused.error_message or "")
     assert destination.produce(b"still mine") == 1
     assert "t" not in destination.mirrors.topics
-    pump.run()
 
 
 def test_deleting_the_topic_forgets_everything_about_it() -> None:
@@ -161,16 +163,24 @@ def test_deleting_the_topic_forgets_everything_about_it() -> None:
 def test_takeover_by_another_mirror_of_another_cluster() -> None:
     source, destination, _ = mirroring()
     other = Cluster("x", seed=3, clock=source.clock)
+    other.create_topic()
     destination.create_mirror(other, "other")
+    pump = Pump(destination, other, "other", broker_id=5)
     topic_id = source.world.image.topics_by_name["t"].topic_id
     wanted = [seam.StartTopic(name="t", topic_id=topic_id, num_partitions=1)]
     taken = destination.settle(destination.mirrors.start("other", wanted))[0]
     assert taken.error_code == ErrorCode.TOPIC_ALREADY_IN_CLUSTER_MIRROR
     destination.stop()
-    refused = destination.settle(destination.mirrors.start("other", wanted))[0]
+    promise = destination.mirrors.start("other", wanted)
+    destination.calm()
+    pump.run()
+    refused = promise.result()[0]
     assert refused.error_code == ErrorCode.INVALID_CLUSTER_MIRROR_STATE  # no lineage with that cluster
     assert destination.partition().mode is LogMode.WRITABLE
-    done = destination.settle(destination.mirrors.start("other", wanted, replace=True))[0]
+    promise = destination.mirrors.start("other", wanted, replace=True)
+    destination.calm()
+    pump.run()
+    done = promise.result()[0]
     assert done.error_code == 0 and destination.mirrors.topics["t"][0].name == "other"
     assert destination.partition().mode is LogMode.READ_ONLY
     assert {key[0] for key in destination.mirrors.image.entries} == {"other"}
@@ -287,12 +297,14 @@ def test_a_record_written_while_a_start_is_prepared_refuses_it() -> None:
     ended: Promise[None] = Promise()
 
     promise = destination.start(source)
-    destination.mirrors.end_transactions = lambda topic: ended
+    destination.mirrors.end_transactions = lambda topic, partitions: ended  # type: ignore[method-assign]
     pump.refresh()
+    (lineage,) = destination.mirrors.queries("m")
+    destination.mirrors.answered(lineage, pump.answer(lineage))
     destination.partition().produce(build_batch([Record(value=b"late")], timestamp_ms=0), now_ms=0, acks=-1)
     destination.flush.run()
     pump.run()
-    assert not promise.done
+    assert not promise.done and destination.partition().mode is LogMode.DRAINING
     ended.resolve(None)
     destination.flush.run()
     (result,) = promise.result()

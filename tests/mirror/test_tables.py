@@ -14,7 +14,7 @@ from kmirror.mirror.desired import Association
 from kmirror.mirror.durable import state_partition
 from kmirror.mirror.plan import Appetite, shares
 from kmirror.mirror.retry import NOT_RETRIED, RetryPolicy
-from kmirror.mirror.states import Desired, Mode, Operation, State, Verdict, allowed, decide, mode_of, refusal
+from kmirror.mirror.states import ACCEPTED, Desired, Mode, Operation, State, Verdict, allowed, decide, mode_of, refusal
 from kmirror.protocol import mirror_numbers as numbers
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
@@ -99,8 +99,8 @@ def test_the_two_tables_cover_everything() -> None:
 )
 def test_answers(operation: Operation, desired: Desired, states: list[State]) -> None:
     verdict, code, message = decide(operation, desired, enumerate(states))
-    if (operation, desired) == (Operation.START, Desired.MIRRORING) and State.FAILED in states:
-        assert (verdict, code) == (Verdict.RESTART_FAILED, ErrorCode.NONE)
+    if (operation, desired) == (Operation.START, Desired.MIRRORING) and ACCEPTED[operation] & set(states):
+        assert (verdict, code) == (Verdict.RESTART_IDLE, ErrorCode.NONE)
     elif (operation, desired) in ANSWERS:
         assert (verdict, code) == (Verdict.ANSWER, ANSWERS[operation, desired])
     elif set(states) <= ACTUAL[operation, desired]:

@@ -7,6 +7,7 @@ synchronously, so that a random walk and a crash matrix can own every step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kmirror.broker import mirror_seam as seam
@@ -23,6 +24,8 @@ from kmirror.errors import ApiError
 from kmirror.mirror import events as ev
 from kmirror.mirror.machine import Outcome
 from kmirror.protocol.records import Record, build_batch, end_txn_marker
+from kmirror.server.handlers import describe_cluster_mirrors
+from kmirror.source.questions import lineage_of, lineage_request
 from kmirror.storage.memory import MemoryFileSystem
 
 T = TypeVar("T")
@@ -206,7 +209,7 @@ class Pump:
         self.source = source
         self.mirror = mirror
         self.broker_id = broker_id
-        self.capable = False
+        self.capable = True
         self.max_bytes: int | None = None
         self.hold = False
         """Answers stay in flight until the next fetch."""
@@ -314,6 +317,10 @@ class Pump:
             return seam.ErrorAnswer(code=error.code, message=error.message or "")
 
     def _answer(self, query: seam.Query) -> seam.Answer:
+        if isinstance(query, seam.LineageQuery):
+            request = lineage_request(query.cluster_id, [(query.topic, query.partition)])
+            surroundings: Any = SimpleNamespace(world=self.source.world)
+            return lineage_of(describe_cluster_mirrors.handle(surroundings, request), query)
         partition = self.source.world.partition(query.topic, query.partition)
         if partition.topic_id != query.topic_id:
             return seam.ErrorAnswer(code=100)

@@ -23,6 +23,7 @@ from typing import Any
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.errors import ApiError
 from kmirror.mirror import events as ev
+from kmirror.mirror.machine import Outcome
 from kmirror.mirror.states import PHASES, State
 from kmirror.protocol.records import Record, build_batch, control_type, header_with_offset_and_epoch, parse_header
 from kmirror.storage.log import LogMode
@@ -91,12 +92,16 @@ class Walk:
                 to = partition.partition.log.log_end_offset - action.offsets
                 seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
 
+        def told(out: Outcome) -> None:
+            if out.write is not None and out.write.state is not None:
+                self.visited[out.write.state.state.name] += 1
+
         def state(partition: MirroredPartition) -> None:
-            self.visited[partition.state.name] += 1
             if partition.state not in (State.STOPPING, State.STOPPED):
                 self.seen[cluster.name].lineage = None
 
         cluster.on_report = report
+        cluster.on_outcome = told
         cluster.on_state = state
 
     # -- steps --------------------------------------------------------------------------------------------------------

@@ -77,6 +77,12 @@ class DescribedMirrorPartition:
     retry_next_at_ms: Int64 = field(tag=2, default=-1)
     # ours: the partition's leader epoch here
     leader_epoch: Int32 = field(tag=3, default=-1)
+    # ours: appended since the topic was last started, or since the broker was; -1: not asked for
+    copied_bytes: Int64 = field(tag=4, default=-1)
+    # ours: what the last alignment cut away here; -1: nothing since the broker was started
+    cut_offsets: Int64 = field(tag=5, default=-1)
+    # ours: directory with the copy of what was cut
+    cut_saved: String | None = field(tag=6, default=None)
 
 
 @struct

@@ -4,10 +4,12 @@ Versions: 0.
 
 Behaviour: null or no names means all mirrors; a name that is unknown is answered with UNKNOWN_CLUSTER_MIRROR.
 `cluster_id` keeps only mirrors of that source: so asks another cluster, before a failback, where we stopped copying
-from it. `topics` keeps only these topics, and of each only these partitions (none named: all). Without
-`include_mirror_state` state values are empty; without `include_mirror_offset` offsets are -1.
+from it. With it and no names, what deleted mirrors recorded of their last stop is told as well. `topics` keeps only
+these topics, and of each only these partitions (none named: all). Without `include_mirror_state` state values are
+empty; without `include_mirror_offset` offsets are -1.
 
-Deviations: gaps, the retry that comes next and the leader epoch are tagged fields of ours.
+Deviations: gaps, the retry that comes next, the leader epoch, the bytes copied and what was cut are tagged fields of
+ours.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def handle(context: RequestContext, request: DescribeClusterMirrorsRequest) -> D
     topics: dict[str, Sequence[int] | None] | None = None
     if request.topics is not None:
         topics = {topic.topic_name: topic.partitions or None for topic in request.topics}
-    described = context.world.mirrors.describe(request.mirror_names, topics=topics)
+    mirrors = context.world.mirrors
+    described = list(mirrors.describe(request.mirror_names, topics=topics))
+    if request.cluster_id is not None and not request.mirror_names:
+        described += mirrors.describe_lineage(request.cluster_id, topics)
     response = DescribeClusterMirrorsResponse(
         mirrors=[
             _mirror(mirror, request)
@@ -79,6 +84,8 @@ def _partition(row: PartitionRow, *, state: bool, offset: bool) -> DescribedMirr
     if state:
         partition.state_value = row.state
         partition.phase = row.phase
+        partition.cut_offsets = _known(row.cut_offsets)
+        partition.cut_saved = row.cut_saved
         partition.error_message = row.error
         if row.retry is not None:
             partition.retry_attempt = row.retry.attempt if row.retry.retryable else -1
@@ -87,6 +94,7 @@ def _partition(row: PartitionRow, *, state: bool, offset: bool) -> DescribedMirr
     if offset:
         partition.source_offset = _known(row.source_offset)
         partition.destination_offset = _known(row.destination_offset)
+        partition.copied_bytes = row.copied_bytes
     return partition
 
 
