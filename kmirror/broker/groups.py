@@ -68,7 +68,8 @@ class GroupCoordinator:
             max_size=config.integer("group.max.size"),
             initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
         )
-        self.groups = Groups(limits, lambda: str(uuid.uuid4()))
+        self.groups = Groups(limits, lambda: str(uuid.uuid4()), self._find_partition_count)
+        self._partition_count = 0
         self.offsets = GroupOffsets(world, self)
         runtime = world.runtime
         runtime.register(OFFSETS_TOPIC, CODEC, self._replay, self.offsets.ended)
@@ -84,7 +85,6 @@ class GroupCoordinator:
         """Replay `__consumer_offsets`, then start the timers; before anybody is served. Raises CorruptData."""
         topic = self._world.image.topics_by_name.get(OFFSETS_TOPIC)
         if topic is not None:
-            self.groups.partition_count = len(topic.partitions)
             for partition in topic.partitions:
                 self._world.runtime.replay_log(LogId(OFFSETS_TOPIC, partition.index))
             self._run(self.groups.restore(self._now_ms()))
@@ -94,21 +94,24 @@ class GroupCoordinator:
         """The topic's removal is on disk. Without `__consumer_offsets` there are no groups: all have to begin again."""
         if topic.name == OFFSETS_TOPIC:
             self._run(self.groups.unload(ErrorCode.NOT_COORDINATOR))
-            self.groups.partition_count = 0
+            self._partition_count = 0
         self.offsets.topic_deleted(topic)
 
     def ensure_topic(self) -> Promise[TopicState]:
         """`__consumer_offsets`, made if need be. Fails with ApiError."""
-        promise = self._world.ensure_internal_topic(OFFSETS_TOPIC)
-        promise.then(self._topic_is_there)
-        return promise
+        return self._world.ensure_internal_topic(OFFSETS_TOPIC)
 
-    def _topic_is_there(self, made: Promise[TopicState]) -> None:
-        if self.groups.partition_count == 0:
-            try:
-                self.groups.partition_count = len(made.result().partitions)
-            except ApiError as error:
-                log.warning("%s cannot be made: %s", OFFSETS_TOPIC, error.message)
+    def _find_partition_count(self) -> int:
+        """As it was when it was first used: a topic that grows must not move groups before the next start, as in Kafka.
+
+        While there is no topic nothing is recorded, and so any number will do.
+        """
+        if self._partition_count == 0:
+            topic = self._world.image.topics_by_name.get(OFFSETS_TOPIC)
+            if topic is None:
+                return 1
+            self._partition_count = len(topic.partitions)
+        return self._partition_count
 
     def _replay(self, record: StateRecord) -> None:
         if not isinstance(record.key, wire.UnknownKey):
@@ -139,11 +142,11 @@ class GroupCoordinator:
         self._run(self.groups.sync(request, answer, self._now_ms()))
         return answer
 
-    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> Promise[int]:
-        """An error code."""
-        answer: Promise[int] = Promise()
-        self._run(self.groups.heartbeat(group_id, member_id, generation, instance_id, answer))
-        return answer
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> int:
+        """An error code, at once."""
+        code, steps = self.groups.heartbeat(group_id, member_id, generation, instance_id)
+        self._run(steps)
+        return code
 
     def leave(self, request: LeaveRequest) -> Promise[LeaveAnswer]:
         """Fails with ApiError when the group that it left empty could not be recorded."""

@@ -59,12 +59,12 @@ class GroupLimits:
 
 
 class Groups:
-    """`new_id` makes the random part of member ids; `partition_count` is set when the topic is there."""
+    """`new_id` makes the random part of member ids; `partition_count` says how many `__consumer_offsets` has."""
 
-    def __init__(self, limits: GroupLimits, new_id: Callable[[], str], *, partition_count: int = 0) -> None:
+    def __init__(self, limits: GroupLimits, new_id: Callable[[], str], partition_count: Callable[[], int]) -> None:
         self.limits = limits
         self.new_id = new_id
-        self.partition_count = partition_count
+        self._partition_count = partition_count
         self.table: dict[str, ClassicGroup] = {}
         self.recorded: dict[str, wire.GroupMetadataValue] = {}
         self._soft = Effects()
@@ -83,11 +83,11 @@ class Groups:
         return self._step()
 
     def heartbeat(
-        self, group_id: str, member_id: str, generation_id: int, instance_id: str | None, answer: Promise[int]
-    ) -> list[Effects]:
-        """Answers an error code."""
-        self.reply(answer, syncing.heartbeat(self, group_id, member_id, generation_id, instance_id))
-        return self._step()
+        self, group_id: str, member_id: str, generation_id: int, instance_id: str | None
+    ) -> tuple[int, list[Effects]]:
+        """(error code, effects)."""
+        code = syncing.heartbeat(self, group_id, member_id, generation_id, instance_id)
+        return code, self._step()
 
     def leave(self, request: LeaveRequest, answer: Promise[LeaveAnswer], now_ms: int) -> list[Effects]:
         """Answered when the group is recorded as empty, if that is what it became."""
@@ -211,7 +211,7 @@ class Groups:
 
     def log_of(self, group_id: str) -> LogId:
         """The partition of `__consumer_offsets` that keeps the group."""
-        return LogId(wire.TOPIC, partition_for(group_id, self.partition_count) if self.partition_count else 0)
+        return LogId(wire.TOPIC, partition_for(group_id, self._partition_count()))
 
     def state_of(self, group_id: str) -> str | None:
         group = self.table.get(group_id)

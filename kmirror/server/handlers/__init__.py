@@ -38,6 +38,12 @@ TABLE: dict[int, Served] = {
     2: Served("list_offsets", 1, 11),
     3: Served("metadata", 0, 13),
     10: Served("find_coordinator", 0, 6),
+    11: Served("join_group", 0, 9),
+    12: Served("heartbeat", 0, 4),
+    13: Served("leave_group", 0, 5),
+    14: Served("sync_group", 0, 5),
+    15: Served("describe_groups", 0, 6),
+    16: Served("list_groups", 0, 5),
     18: Served("api_versions", 0, 5),
     19: Served("create_topics", 2, 7),
     20: Served("delete_topics", 1, 6),
@@ -48,6 +54,7 @@ TABLE: dict[int, Served] = {
     33: Served("alter_configs", 0, 2),
     35: Served("describe_log_dirs", 1, 5),
     37: Served("create_partitions", 0, 3),
+    42: Served("delete_groups", 0, 3),
     44: Served("incremental_alter_configs", 0, 1),
     57: Served("update_features", 0, 2),
     60: Served("describe_cluster", 0, 2),
@@ -66,6 +73,7 @@ TABLE: dict[int, Served] = {
     mirror_numbers.DELETE_CLUSTER_MIRROR: Served("delete_cluster_mirror", 0, 0, feature=MIRROR_FEATURE),
     mirror_numbers.BUMP_LEADER_EPOCHS: Served("bump_leader_epochs", 0, 0, feature=MIRROR_FEATURE),
     mirror_numbers.READ_MIRROR_OFFSETS: Served("read_mirror_offsets", 0, 0, feature=MIRROR_FEATURE),
+    mirror_numbers.RECOVER_MIRROR_TOPICS: Served("recover_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
 }
 
 

@@ -6,11 +6,15 @@ Behaviour: the only node is every group's and every transactional id's coordinat
 answered at once (KIP-699). A share-group key must be "group:topicId:partition" and needs version 6 (KIP-932); a wrong
 one, and an unknown key type: INVALID_REQUEST.
 
-Deviations: Kafka answers COORDINATOR_NOT_AVAILABLE until the internal topic exists; here the answer is right at once.
+The first question about a group makes __consumer_offsets, the first about a transactional id __transaction_state.
+
+Deviations: Kafka answers COORDINATOR_NOT_AVAILABLE until the internal topic exists; here the answer is right at once,
+and who comes before the topic is there waits for it.
 """
 
 from __future__ import annotations
 
+from kmirror.broker.metadata import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kmirror.protocol.api.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
@@ -18,6 +22,7 @@ from kmirror.server.context import RequestContext
 VERSIONS = (0, 6)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 _FIRST_VERSION_WITH_KEYS = 4
 _FIRST_VERSION_WITH_SHARE = 6
 
@@ -48,5 +53,7 @@ def _find(context: RequestContext, key_type: int, key: str) -> Coordinator:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.INVALID_REQUEST, error_message=reason
         )
+    if key_type in _TOPICS:
+        context.world.ensure_internal_topic(_TOPICS[key_type])
     host, port = context.advertised()
     return Coordinator(key=key, node_id=context.world.node_id, host=host, port=port)
