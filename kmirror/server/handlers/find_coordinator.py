@@ -4,9 +4,8 @@ Versions: 0-6.
 
 Behaviour: the only node is every group's and every transactional id's coordinator. From version 4 several keys are
 answered at once (KIP-699). A share-group key must be "group:topicId:partition" and needs version 6 (KIP-932); a wrong
-one, and an unknown key type: INVALID_REQUEST.
-
-The first question about a group makes __consumer_offsets, the first about a transactional id __transaction_state.
+one, and an unknown key type: INVALID_REQUEST. The first question about a group makes __consumer_offsets, the first
+about a transactional id __transaction_state.
 
 Deviations: Kafka answers COORDINATOR_NOT_AVAILABLE until the internal topic exists; here the answer is right at once,
 and who comes before the topic is there waits for it.
