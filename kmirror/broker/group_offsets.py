@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kmirror.broker.metadata import OFFSETS_TOPIC, TopicState
+from kmirror.broker.partition import Partition
+from kmirror.broker.transaction_admission import of_txn_offset_commit
 from kmirror.coordinator.groups.offsets import (
     DEFAULT_RETENTION,
     NO_EXPIRY,
@@ -26,9 +28,11 @@ from kmirror.coordinator.groups.offsets import (
     Place,
     tombstone,
 )
+from kmirror.coordinator.transactions import Producer
 from kmirror.effects import Effects, LogId, ProducerBatch, Promise, StateRecord, Timer
 from kmirror.errors import ApiError
 from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey
 from kmirror.protocol.uuids import ZERO
 
 if TYPE_CHECKING:
@@ -82,6 +86,8 @@ class GroupTable(Protocol):
 
     def group_ids(self) -> Collection[str]: ...
 
+    def ensure_topic(self) -> Promise[TopicState]: ...
+
     def expire(self, group_id: str) -> list[StateRecord]:
         """Records that remove an empty group whose last offset is gone; none for any other."""
         ...
@@ -115,7 +121,10 @@ class GroupOffsets:
 
     def replay(self, record: StateRecord) -> None:
         """An offset record of `__consumer_offsets`, in log order."""
-        self._offsets.replay(record)
+        key = record.key
+        assert isinstance(key, OffsetCommitKey)
+        if record.log == self._groups.log_of(key.group):  # else the topic had another number of partitions then
+            self._offsets.replay(record)
 
     def ended(self, log_id: LogId, producer_id: int, committed: bool) -> None:
         """A transaction marker in a log of `__consumer_offsets`, in log order."""
@@ -164,7 +173,7 @@ class GroupOffsets:
 
     def usable(self) -> Promise[TopicState]:
         """Settled when `__consumer_offsets` exists. Fails with ApiError 56 for want of space."""
-        return self._world.ensure_internal_topic(OFFSETS_TOPIC)
+        return self._groups.ensure_topic()
 
     def commit(
         self, who: Committer, rows: Sequence[OffsetRow], *, api_version: int, retention_ms: int = DEFAULT_RETENTION
@@ -179,20 +188,44 @@ class GroupOffsets:
         expire_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else now_ms + retention_ms
         return self._record(who.group_id, rows, expire_ms=expire_ms)
 
-    def check_transactional(self, who: Committer, *, api_version: int) -> None:
-        """Raises ApiError unless `who` may commit in a transaction now (validateTransactionalOffsetCommit)."""
-        self._check_exists(who, by_name=api_version >= _FIRST_TXN_COMMIT_WITH_GROUP_ID_NOT_FOUND)
-        self._groups.check_commit(who.group_id, who.member_id, who.generation, who.instance_id, transactional=True)
+    def admit(
+        self, group_id: str, transactional_id: str, producer: Producer, *, api_version: int
+    ) -> Promise[dict[tuple[str, int], ErrorCode]]:
+        """Whether the producer's transaction includes the group's log, or (transactions v2) makes it so: one code.
+
+        Raises ApiError 24. What it found may be over when the caller goes on: `commit_transactional` looks again.
+        """
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+        admission = self._world.transactions.admission
+        partition = self._partition_of(group_id)
+        return admission.admit(transactional_id, producer, [partition], of_txn_offset_commit(api_version))
 
     def commit_transactional(
-        self, who: Committer, rows: Sequence[OffsetRow], producer: ProducerBatch, *, api_version: int
+        self,
+        who: Committer,
+        rows: Sequence[OffsetRow],
+        transactional_id: str,
+        producer: Producer,
+        *,
+        api_version: int,
     ) -> Promise[list[int]]:
-        """As `commit`, but pending until the producer's marker. The transaction has been verified before.
+        """As `commit`, but pending until the producer's marker; `admit` was asked before. Raises ApiError.
 
-        Raises ApiError for the whole. Source: OffsetMetadataManager.commitTransactionalOffset.
+        Source: OffsetMetadataManager.commitTransactionalOffset, validateTransactionalOffsetCommit.
         """
-        self.check_transactional(who, api_version=api_version)
-        return self._record(who.group_id, rows, producer=producer)
+        code = self._world.transactions.admission.still_admitted(
+            transactional_id, producer, self._partition_of(who.group_id), of_txn_offset_commit(api_version)
+        )
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"producer {producer.producer_id} may not commit offsets in a transaction now")
+        self._check_exists(who, by_name=api_version >= _FIRST_TXN_COMMIT_WITH_GROUP_ID_NOT_FOUND)
+        self._groups.check_commit(who.group_id, who.member_id, who.generation, who.instance_id, transactional=True)
+        return self._record(who.group_id, rows, producer=ProducerBatch(producer.producer_id, producer.epoch))
+
+    def _partition_of(self, group_id: str) -> Partition:
+        group_log = self._groups.log_of(group_id)
+        return self._world.partition(group_log.topic, group_log.partition)
 
     def _check_exists(self, who: Committer, *, by_name: bool) -> None:
         """A group that nobody knows may be committed to from outside any generation only."""
@@ -218,8 +251,16 @@ class GroupOffsets:
             max_metadata_size=self._world.config.integer("offset.metadata.max.bytes"),
             expire_ms=expire_ms,
         )
-        promise: Promise[list[int]] = Promise()
-        self._world.commit(Effects(records=records, durable=[group_log], replies=[(promise, codes)], producer=producer))
+        return self._write(group_log, records, codes, producer)
+
+    def _write(
+        self, group_log: LogId, records: list[StateRecord], reply: T, producer: ProducerBatch | None = None
+    ) -> Promise[T]:
+        """`reply` once `records`, and everything before them in the log, are on disk."""
+        promise: Promise[T] = Promise()
+        touched = records or self._world.partition(group_log.topic, group_log.partition).is_on_disk
+        durable = [group_log] if touched else []
+        self._world.commit(Effects(records=records, durable=durable, replies=[(promise, reply)], producer=producer))
         return promise
 
     # -- fetch ---------------------------------------------------------------------------------------------------
@@ -245,9 +286,7 @@ class GroupOffsets:
     def _once_durable(self, group_id: str, value: T) -> Promise[T]:
         if OFFSETS_TOPIC not in self._world.image.topics_by_name:
             return Promise.of(value)
-        promise: Promise[T] = Promise()
-        self._world.commit(Effects(durable=[self._groups.log_of(group_id)], replies=[(promise, value)]))
-        return promise
+        return self._write(self._groups.log_of(group_id), [], value)
 
     # -- delete --------------------------------------------------------------------------------------------------
 
@@ -266,9 +305,7 @@ class GroupOffsets:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         group_log = self._groups.log_of(group_id)
         codes, records = self._offsets.delete(group_log, group_id, places, facts)
-        promise: Promise[list[int]] = Promise()
-        self._world.commit(Effects(records=records, durable=[group_log], replies=[(promise, codes)]))
-        return promise
+        return self._write(group_log, records, codes)
 
     def _facts(self, group_id: str) -> GroupFacts:
         state = self._groups.state_of(group_id)
@@ -283,6 +320,9 @@ class GroupOffsets:
 
     def topic_deleted(self, topic: TopicState) -> None:
         """The topic's removal is on disk: a topic made anew under its name begins without offsets."""
+        if topic.name == OFFSETS_TOPIC:
+            self._offsets = Offsets()
+            return
         self._forget_topic(topic.name, topic.topic_id)
 
     def _forget_topic(self, name: str, topic_id: bytes) -> None:
@@ -315,7 +355,7 @@ class GroupOffsets:
                 by_log.setdefault(group_log, []).extend(records)
         for group_log, records in by_log.items():
             if self._world.commit(Effects(records=records)):
-                log.info("%s-%d: %d records removed expired offsets and groups", *_named(group_log), len(records))
+                log.info("%s-%d: %d records removed expired offsets and groups", *_place(group_log), len(records))
         self._set_timer()
 
     # -- mirrors -------------------------------------------------------------------------------------------------
@@ -361,5 +401,5 @@ class GroupOffsets:
         )
 
 
-def _named(log_id: LogId) -> tuple[str, int]:
+def _place(log_id: LogId) -> tuple[str, int]:
     return log_id.topic, log_id.partition

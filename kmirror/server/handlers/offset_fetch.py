@@ -1,0 +1,130 @@
+"""OffsetFetch (9): read what groups have committed.
+
+Versions: 1-10.
+
+Behaviour: one row per asked partition; without an offset it is -1, epoch -1, metadata "", error 0, and so is everything
+of a group that does not exist. Null topics (version 2 on) are all that the group has. From version 8 on several groups
+are answered at once; from version 10 on topics go by id, an unknown one is UNKNOWN_TOPIC_ID, and an offset committed
+for an earlier topic of the same name is not shown. With require_stable (version 7 on) an offset that an open
+transaction may still change is UNSTABLE_OFFSET_COMMIT. Nothing is told that is not on disk.
+
+Deviations: the member id and epoch of version 9 on mean something in the consumer protocol only, which is not served
+yet.
+"""
+
+from __future__ import annotations
+
+from kmirror.coordinator.groups.offsets import OffsetValue
+from kmirror.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.uuids import ZERO
+from kmirror.server.context import RequestContext
+from kmirror.server.waiting import settled
+
+VERSIONS = (1, 10)
+
+_FIRST_VERSION_WITH_GROUPS = 8
+_FIRST_VERSION_WITH_IDS = 10
+
+
+async def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    if context.api_version >= _FIRST_VERSION_WITH_GROUPS:
+        groups = [await _group(context, group, stable=request.require_stable) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    asked = None
+    if request.topics is not None:
+        asked = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    only = OffsetFetchRequestGroup(group_id=request.group_id, topics=asked)
+    found = await _group(context, only, stable=request.require_stable)
+    return OffsetFetchResponse(topics=[_old_form(topic) for topic in found.topics], error_code=found.error_code)
+
+
+async def _group(context: RequestContext, asked: OffsetFetchRequestGroup, *, stable: bool) -> OffsetFetchResponseGroup:
+    if asked.topics is None:
+        topics = await _everything(context, asked.group_id, stable=stable)
+    else:
+        topics = await _listed(context, asked.group_id, asked.topics, stable=stable)
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+
+async def _everything(context: RequestContext, group_id: str, *, stable: bool) -> list[OffsetFetchResponseTopics]:
+    by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
+    topics: dict[str, OffsetFetchResponseTopics] = {}
+    rows = await settled(context.world.groups.offsets.fetch_all(group_id, require_stable=stable))
+    for (name, index), value in rows:
+        known = context.world.image.topics_by_name.get(name)
+        if by_id and known is None:  # it has no id that could be told
+            continue
+        topic = topics.get(name)
+        if topic is None:
+            topic_id = ZERO if known is None else known.topic_id
+            topic = topics[name] = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
+        topic.partitions.append(_row(index, value))
+    return list(topics.values())
+
+
+async def _listed(
+    context: RequestContext, group_id: str, asked: list[OffsetFetchRequestTopics], *, stable: bool
+) -> list[OffsetFetchResponseTopics]:
+    image = context.world.image
+    by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
+    found: list[OffsetFetchResponseTopics] = []
+    unknown: list[OffsetFetchResponseTopics] = []
+    for topic in asked:
+        name, topic_id = topic.name, ZERO
+        if by_id:
+            topic_id = bytes(topic.topic_id)
+            known = image.topics_by_id.get(topic_id)
+            if known is None:
+                value = OffsetValue(error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+                unknown.append(
+                    OffsetFetchResponseTopics(
+                        topic_id=topic_id, partitions=[_row(index, value) for index in topic.partition_indexes]
+                    )
+                )
+                continue
+            name = known.name
+        places = [((name, index), topic_id) for index in topic.partition_indexes]
+        values = await settled(context.world.groups.offsets.fetch(group_id, places, require_stable=stable))
+        partitions = [_row(index, value) for index, value in zip(topic.partition_indexes, values, strict=True)]
+        found.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions))
+    return [*found, *unknown]
+
+
+def _row(index: int, value: OffsetValue) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        error_code=value.error_code,
+    )
+
+
+def _old_form(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=row.partition_index,
+                committed_offset=row.committed_offset,
+                committed_leader_epoch=row.committed_leader_epoch,
+                metadata=row.metadata,
+                error_code=row.error_code,
+            )
+            for row in topic.partitions
+        ],
+    )
