@@ -36,6 +36,8 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_s
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_LEVEL = 33
 """metadata.version of Kafka 4.4: the level whose record versions are written."""
+TRANSACTION_VERSION_FEATURE = "transaction.version"
+"""KIP-890: from level 1 on the transaction log has tagged fields, from 2 on each transaction its own epoch."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class TopicState:
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION_FEATURE: (METADATA_LEVEL, METADATA_LEVEL),
+    TRANSACTION_VERSION_FEATURE: (0, 2),
     kip.FEATURE: (0, kip.FEATURE_MAX_LEVEL),
 }
 """A feature is listed when what it stands for is served: groups, transactions and share groups bring their own."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kmirror.broker.metadata import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicState
+from kmirror.broker.metadata import OFFSETS_TOPIC, TRANSACTION_VERSION_FEATURE, TRANSACTIONS_TOPIC, TopicState
 from kmirror.broker.partition import Partition
 from kmirror.broker.runtime import RecordCodec
 from kmirror.broker.transaction_admission import Admission
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kmirror.broker")
 
-FEATURE = "transaction.version"
 ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
 
@@ -133,7 +132,7 @@ class TransactionCoordinator:
     @property
     def server_version(self) -> int:
         """The finalized level of transaction.version."""
-        return self._world.image.features.get(FEATURE, 0)
+        return self._world.image.features.get(TRANSACTION_VERSION_FEATURE, 0)
 
     def _encode(self, key: str, entry: entries.Transaction | None) -> tuple[bytes, bytes | None]:
         version = 1 if self.server_version else 0

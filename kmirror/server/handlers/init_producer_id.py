@@ -1,30 +1,53 @@
-"""InitProducerId (22): a producer id for an idempotent producer.
+"""InitProducerId (22): an identity for an idempotent or a transactional producer.
 
 Versions: 0-5.
 
 Behaviour: without a transactional id, a fresh producer id with epoch 0, taken from a block that is on disk; what the
-producer says of an older id is ignored, as Kafka does, but an id without an epoch (or the opposite) is INVALID_REQUEST,
-and so is an empty transactional id.
+producer says of an older id is ignored, as Kafka does. With one, the id's producer id and the next epoch, which fences
+whoever had the one before; when the epochs are used up, another producer id. An open transaction is aborted first:
+CONCURRENT_TRANSACTIONS until that is done. A producer that says which identity it has (KIP-360, version 3) gets the
+next epoch of it, the same answer again when its last one was lost, and PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below
+version 4) when somebody else came in between. A timeout above transaction.max.timeout.ms: INVALID_TRANSACTION_TIMEOUT.
+A producer id without an epoch (or the opposite), and an empty transactional id: INVALID_REQUEST.
 
-Deviations: transactional ids are not served yet and are refused with UNSUPPORTED_VERSION.
+Deviations: after a restart a repeated request whose answer was lost is fenced, as in Kafka, whose log does not hold the
+epoch before the last either.
 """
 
 from __future__ import annotations
 
+from kmirror.coordinator.transactions import Producer
 from kmirror.errors import ApiError
 from kmirror.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
+from kmirror.server.transaction_codes import for_version
 from kmirror.server.waiting import settled
 
 VERSIONS = (0, 5)
 
+_FIRST_VERSION_WITH_FENCED = 4
+
 
 async def handle(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    if request.transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _refused(ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is not None:
-        return _refused(ErrorCode.UNSUPPORTED_VERSION)
+    if request.transactional_id is None:
+        return await _idempotent(context)
+    expected = None if request.producer_id == -1 else Producer(request.producer_id, request.producer_epoch)
+    answer = await settled(
+        context.world.transactions.init_producer_id(
+            request.transactional_id, timeout_ms=request.transaction_timeout_ms, expected=expected
+        )
+    )
+    return InitProducerIdResponse(
+        error_code=for_version(answer.code, context.api_version, _FIRST_VERSION_WITH_FENCED),
+        producer_id=answer.producer_id,
+        producer_epoch=answer.producer_epoch,
+    )
+
+
+async def _idempotent(context: RequestContext) -> InitProducerIdResponse:
     try:
         producer_id = await settled(context.world.producer_ids.next())
     except ApiError as error:

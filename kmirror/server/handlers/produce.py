@@ -6,16 +6,24 @@ Versions: 3-13 are served; 0-2 are advertised, because old librdkafka reads the 
 Behaviour: each partition is answered on its own. acks 0 gets no reply, and an error closes the connection; acks 1 and
 -1 are answered once the high watermark has passed the batch, which means that it is on disk unless the topic chose
 page-cache durability. Other values of acks: INVALID_REQUIRED_ACKS. zstd below version 7: UNSUPPORTED_COMPRESSION_TYPE
-(KIP-110). From version 13 topics are named by id (KIP-516). A transactional batch without transactional id:
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED for the whole request. A mirror topic: READ_ONLY_TOPIC with the reason in the
-partition's error message (KIP-1279).
+(KIP-110). From version 13 topics are named by id (KIP-516). A mirror topic: READ_ONLY_TOPIC with the reason in the
+partition's error message (KIP-1279). Transactional batches: without transactional id
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, of several producers INVALID_PRODUCER_ID_MAPPING, both for the whole request.
+The first batch of a transaction in a partition is checked with the coordinator (KIP-890): below version 12 the
+partition must have been added, else INVALID_TXN_STATE (TRANSACTION_ABORTABLE in version 11); from 12 it is added by
+writing, which waits up to add.partitions.to.txn.retry.backoff.max.ms while the transaction before is being ended. Then,
+and below 12 while the coordinator cannot say, CONCURRENT_TRANSACTIONS or NOT_ENOUGH_REPLICAS. A fenced producer: always
+INVALID_PRODUCER_EPOCH.
 
-Deviations: acks 1 waits for the disk exactly like acks -1. Transactional ids are not served yet, so a transactional
-batch is answered with INVALID_PRODUCER_ID_MAPPING, which is what Kafka says of an unknown transactional id. Error
-messages are filled in where Kafka leaves them null.
+Deviations: acks 1 waits for the disk exactly like acks -1. Error messages are filled in where Kafka leaves them null.
 """
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kmirror.broker.partition import Partition
 from kmirror.broker.storage_codes import RecordsRefused
@@ -33,6 +41,11 @@ from kmirror.protocol.api.produce import (
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import CRC_START, HEADER_SIZE_BYTES, TRANSACTIONAL_BIT
 from kmirror.server.context import CloseConnection, RequestContext
+from kmirror.storage.log import LogMode
+
+if TYPE_CHECKING:
+    from kmirror.broker.transaction_admission import Admission, Codes, Support
+    from kmirror.coordinator.transactions import Producer
 
 VERSIONS = (3, 13)
 KEEPS_NOTHING = True
@@ -49,19 +62,133 @@ REFUSED_BY_THE_LOG = frozenset(
 """Refusals, beside those of what is inside a batch, whose row carries the log start offset; the others carry -1
 (ReplicaManager.appendToLocalLog)."""
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
+_FIRST_VERSION_WITH_EPOCH_BUMPS = 12
 _ATTRIBUTES_LOW_BYTE = CRC_START + 1
+_PRODUCER = struct.Struct(">qh")
+_PRODUCER_AT = 43
+"""Producer id and epoch in a batch of magic 2."""
+_COORDINATOR_CANNOT_SAY = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 Waiting = list[tuple[PartitionProduceResponse, Promise[None]]]
+Answer = ProduceResponse | Promise[ProduceResponse | None] | None
 
 
-def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Promise[ProduceResponse] | None:
-    if request.transactional_id is None and any(
-        _is_transactional(partition) for topic in request.topic_data for partition in topic.partition_data
-    ):
+@dataclass(slots=True)
+class _Transaction:
+    """What the coordinator said of a request's transactional batches, and whether that is some time ago."""
+
+    admission: Admission
+    transactional_id: str
+    producer: Producer
+    support: Support
+    codes: Codes
+    waited: bool
+
+    def check(self, partition: Partition) -> None:
+        """Raises _NotAdmitted."""
+        code = self.codes.get((partition.topic_name, partition.index), ErrorCode.NONE)
+        if code is ErrorCode.NONE and self.waited:
+            code = self.admission.still_admitted(self.transactional_id, self.producer, partition, self.support)
+        if code is not ErrorCode.NONE:
+            raise _not_admitted(code, adds=self.support is self.support.ADD_PARTITION)
+
+
+class _NotAdmitted(ApiError):
+    """Refused before the log was asked."""
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> Answer:
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if _is_transactional(data):
+                return _transactional(context, request)
+    return _append(context, request, None)
+
+
+def _transactional(context: RequestContext, request: ProduceRequest) -> Answer:
+    """Ask the coordinator, then append: at once when it has nothing to write and nothing to wait for."""
+    from kmirror.broker.transaction_admission import of_produce
+    from kmirror.coordinator.transactions import Producer
+
+    if request.transactional_id is None:
         return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    asked: list[Partition] = []
+    producers: set[tuple[int, int]] = set()
+    for partition, data in _found(context, request):
+        if _is_transactional(data):
+            assert data.records is not None
+            producer_id, epoch = _PRODUCER.unpack_from(data.records, _PRODUCER_AT)
+            if producer_id >= 0:
+                producers.add((producer_id, epoch))
+                if partition.mode is LogMode.WRITABLE:
+                    asked.append(partition)
+    if len(producers) > 1:
+        return _refused(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if not asked:
+        return _append(context, request, None)
+    admission, support = context.world.transactions.admission, of_produce(context.api_version)
+    producer = Producer(*producers.pop())
+    admitted = admission.admit(request.transactional_id, producer, asked, support)
+    if admitted.done:
+        codes = admitted.result()
+        return _append(
+            context, request, _Transaction(admission, request.transactional_id, producer, support, codes, False)
+        )
+    _keep(request)
+    answered: Promise[ProduceResponse | None] = Promise()
+
+    def now(settled: Promise[Codes]) -> None:
+        codes = settled.result()
+        transaction = _Transaction(admission, request.transactional_id or "", producer, support, codes, True)
+        try:
+            answer = _append(context, request, transaction)
+        except CloseConnection as error:
+            answered.fail(error)
+            return
+        if isinstance(answer, Promise):
+            answer.then(lambda promise: answered.resolve(promise.result()))
+        else:
+            answered.resolve(answer)
+
+    admitted.then(now)
+    return answered
+
+
+def _keep(request: ProduceRequest) -> None:
+    """The frame's buffer is used again when the handler has returned."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = bytes(data.records)
+
+
+def _found(context: RequestContext, request: ProduceRequest) -> Iterator[tuple[Partition, PartitionProduceData]]:
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            try:
+                yield _partition(context, topic, data.index), data
+            except ApiError:
+                continue
+
+
+def _partition(context: RequestContext, topic: TopicProduceData, index: int) -> Partition:
+    """Raises ApiError 3, 100."""
+    if context.api_version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+        return context.world.partition_by_id(topic.topic_id, index)
+    return context.world.partition(topic.name, index)
+
+
+def _append(context: RequestContext, request: ProduceRequest, transaction: _Transaction | None) -> Answer:
     waiting: Waiting = []
     response = ProduceResponse(
-        responses=[_append_topic(context, request, topic, waiting) for topic in request.topic_data]
+        responses=[_append_topic(context, request, topic, waiting, transaction) for topic in request.topic_data]
     )
     if request.acks == 0:
         _close_on_error(response)
@@ -70,33 +197,36 @@ def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse 
 
 
 def _append_topic(
-    context: RequestContext, request: ProduceRequest, topic: TopicProduceData, waiting: Waiting
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    waiting: Waiting,
+    transaction: _Transaction | None,
 ) -> TopicProduceResponse:
-    world = context.world
-    by_id = context.api_version >= _FIRST_VERSION_WITH_TOPIC_IDS
     internal_allowed = context.client_id == ADMIN_CLIENT_ID
-    now_ms = world.clock.time_ms()
+    now_ms = context.world.clock.time_ms()
     rows = []
     for data in topic.partition_data:
         row = PartitionProduceResponse(index=data.index)
         rows.append(row)
         partition: Partition | None = None
         try:
-            if by_id:
-                partition = world.partition_by_id(topic.topic_id, data.index)
-            else:
-                partition = world.partition(topic.name, data.index)
-            _check_transaction(request, data)
+            partition = _partition(context, topic, data.index)
+            if transaction is not None and partition.mode is LogMode.WRITABLE and _is_transactional(data):
+                transaction.check(partition)
             result = partition.produce(
                 data.records,
                 now_ms=now_ms,
                 acks=request.acks,
                 api_version=context.api_version,
                 internal_allowed=internal_allowed,
+                epoch_bumps=context.api_version >= _FIRST_VERSION_WITH_EPOCH_BUMPS,
             )
         except ApiError as error:
             _fail(row, error)
-            by_the_log = isinstance(error, RecordsRefused) or error.code in REFUSED_BY_THE_LOG
+            by_the_log = isinstance(error, RecordsRefused) or (
+                error.code in REFUSED_BY_THE_LOG and not isinstance(error, _NotAdmitted)
+            )
             if partition is not None and by_the_log:
                 row.log_start_offset = partition.log_start_offset
             continue
@@ -122,12 +252,14 @@ def _is_transactional(partition: PartitionProduceData) -> bool:
     )
 
 
-def _check_transaction(request: ProduceRequest, data: PartitionProduceData) -> None:
-    if request.transactional_id is not None and _is_transactional(data):
-        raise ApiError(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"transactional id {request.transactional_id!r} is not known here: kmirror does not serve transactions yet",
-        )
+def _not_admitted(code: ErrorCode, *, adds: bool) -> _NotAdmitted:
+    """What a client of Produce is told (ReplicaManager.handleProduceAppend)."""
+    if code is ErrorCode.INVALID_TXN_STATE:
+        return _NotAdmitted(code, "Partition was not added to the transaction")
+    if code in _COORDINATOR_CANNOT_SAY or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}"
+        return _NotAdmitted(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+    return _NotAdmitted(code, code.message)
 
 
 def _fail(row: PartitionProduceResponse, error: Exception) -> None:
@@ -144,9 +276,9 @@ def _fail(row: PartitionProduceResponse, error: Exception) -> None:
         ]
 
 
-def _when_settled(response: ProduceResponse, waiting: Waiting) -> Promise[ProduceResponse]:
+def _when_settled(response: ProduceResponse, waiting: Waiting) -> Promise[ProduceResponse | None]:
     """A promise of the response, settled when every partition's commit is decided."""
-    answered: Promise[ProduceResponse] = Promise()
+    answered: Promise[ProduceResponse | None] = Promise()
     left = len(waiting)
 
     def decide(row: PartitionProduceResponse, promise: Promise[None]) -> None:
