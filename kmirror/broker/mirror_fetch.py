@@ -249,8 +249,12 @@ def _append(partition: MirroredPartition, examined: Examined) -> None:
     if examined.accepted and examined.first_offset < begin:
         target.when_committed(examined.next_offset).then(lambda done: _hide_below(partition, begin, done))
     partition.copied.batch_count += examined.batch_count
+    if partition.fetched_under != target.log.generation:
+        partition.fetched_under = target.log.generation
+        partition.mirrors.group_sync.wish(partition.machine.mirror)
     if not partition.copied.announced and target.log_end_offset >= examined.answer.high_watermark:
         _announce(partition)
+        partition.mirrors.group_sync.wish(partition.machine.mirror)
     partition.step(
         ev.Appended(
             last_epoch=examined.last_epoch,

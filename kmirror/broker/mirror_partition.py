@@ -169,6 +169,8 @@ class MirroredPartition:
         self.when_state: list[tuple[State, Callable[[], None]]] = []
         self.copied = Copied()
         self._prepared = False
+        self.fetched_under = -1
+        """The log's generation when a fetch was last applied; -1: none yet. From then on group offsets are taken over."""
 
     @property
     def index(self) -> int:

@@ -1,8 +1,8 @@
 """The link of one mirror: carries messages between the source's brokers and `Mirrors`, and decides nothing.
 
-Tasks of one link: one for metadata and topic configs, one that hands out questions, one per group of questions to a
-broker, and one fetch task per source broker. Questions and fetches use connections of their own, so a long poll
-never delays them.
+Tasks of one link: one for metadata and topic configs, one for the offsets of groups, one that hands out questions, one
+per group of questions to a broker, and one fetch task per source broker. Questions, groups and fetches use connections
+of their own, so a long poll never delays them.
 
 What holds:
 - Whatever the source answers is handed to `Mirrors` as it is, error codes included; so are failures to reach it.
@@ -42,6 +42,7 @@ from kmirror.source.cluster import ClientSettings, Cluster
 from kmirror.source.connection import Connection
 from kmirror.source.errors import PeerError
 from kmirror.source.fetch_session import LAST_WITH_NAMES, FetchSession, has_ids
+from kmirror.source.group_task import GroupPort, keep_groups
 from kmirror.source.questions import ask
 from kmirror.source.wakeup import Wakeup
 
@@ -66,6 +67,8 @@ _YIELD_AFTER_BYTES = 1024 * 1024
 class MirrorPort(Protocol):
     """The part of `kmirror.broker.mirroring.Mirrors` that a link uses."""
 
+    @property
+    def group_sync(self) -> GroupPort: ...
     def metadata_topics(self, mirror: str) -> Sequence[str] | None: ...
     def metadata_requested(self, mirror: str) -> bool: ...
     def config_topics(self, mirror: str) -> Sequence[str]: ...
@@ -118,6 +121,7 @@ class Link:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_metadata)
+                nursery.start_soon(self._keep_groups)
                 while True:
                     seen = self.wakeup.serial
                     self._hand_out(nursery)
@@ -197,6 +201,15 @@ class Link:
             log.warning("mirror %s: topic configs could not be read: %s", self._name, error)
         if found:
             self._mirrors.source_configs(self._name, found)
+
+    async def _keep_groups(self) -> None:
+        await keep_groups(
+            self._mirrors.group_sync,
+            self._name,
+            self.cluster,
+            self.wakeup,
+            refresh_interval_ms=self.config.refresh_interval_ms,
+        )
 
     # --- questions
 

@@ -6,7 +6,7 @@ decisions, so that a link's tests see the link alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from kmirror.broker.mirror_seam import (
     Query,
     SourceMetadata,
 )
+from kmirror.mirror.group_sync import GroupOffset, ListedGroup, Place
 from kmirror.protocol.records import walk
 
 Key = tuple[str, int]
@@ -59,9 +60,29 @@ class Copy:
     active: bool = True
 
 
+class NoGroups:
+    """The groups' port of a mirror that takes none over."""
+
+    def topics(self, mirror: str) -> list[str]:
+        return []
+
+    def requested(self, mirror: str) -> bool:
+        return False
+
+    def begun(self, mirror: str) -> None:
+        raise AssertionError("there is nothing to look for")
+
+    def wanted(self, mirror: str, listed: Iterable[ListedGroup]) -> list[str]:
+        raise AssertionError("there is nothing to look for")
+
+    def take(self, mirror: str, group_id: str, offsets: Mapping[Place, GroupOffset]) -> None:
+        raise AssertionError("there is nothing to look for")
+
+
 class CopyingMirrors:
     def __init__(self, *keys: Key, configs: dict[str, LinkConfig] | None = None) -> None:
         self.copies = {key: Copy() for key in keys}
+        self.group_sync = NoGroups()
         self.metadata: list[SourceMetadata] = []
         self.unreachable: list[tuple[int | None, str]] = []
         self.configs: list[dict[str, dict[str, str | None]]] = []
