@@ -129,7 +129,7 @@ def _join_again(groups: Groups, group: ClassicGroup, request: JoinRequest, answe
     try:
         group.check_member(member_id, request.instance_id)
     except ApiError as error:
-        groups.reply(answer, JoinAnswer(error_code=error.code, member_id=member_id, protocol_name=None))
+        groups.reply(answer, JoinAnswer(error_code=error.code, member_id=member_id))
         return
     member = group.members[member_id]
     same = member.protocols == request.protocols
@@ -169,7 +169,7 @@ def _return_static(
     old_leader = group.leader
     old, member = group.replace_static(request.instance_id or "", member_id)
     fenced = ErrorCode.FENCED_INSTANCE_ID
-    groups.answer_join(old, JoinAnswer(error_code=fenced, member_id=old.member_id, protocol_name=None))
+    groups.answer_join(old, JoinAnswer(error_code=fenced, member_id=old.member_id))
     groups.answer_sync(old, SyncAnswer(error_code=fenced))
     groups.end_session(group, old.member_id)
     groups.start_session(group, member)

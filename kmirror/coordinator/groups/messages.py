@@ -52,7 +52,7 @@ class JoinAnswer:
     error_code: int = 0
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
-    protocol_name: str | None = ""
+    protocol_name: str | None = None
     leader: str = NO_MEMBER
     skip_assignment: bool = False
     member_id: str = NO_MEMBER

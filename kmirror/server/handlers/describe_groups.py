@@ -33,10 +33,7 @@ async def handle(context: RequestContext, request: DescribeGroupsRequest) -> Des
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     tells_missing = context.api_version >= _FIRST_VERSION_WITH_NOT_FOUND
     return DescribeGroupsResponse(
-        groups=[
-            _row(group, operations) if group.exists or not tells_missing else _missing(group, operations)
-            for group in found
-        ]
+        groups=[_row(group, operations) if group.exists or not tells_missing else _missing(group) for group in found]
     )
 
 
@@ -61,11 +58,10 @@ def _row(group: Description, operations: int) -> DescribedGroup:
     )
 
 
-def _missing(group: Description, operations: int) -> DescribedGroup:
+def _missing(group: Description) -> DescribedGroup:
     return DescribedGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
         error_message=f"Group {group.group_id} not found.",
         group_id=group.group_id,
         group_state=group.state,
-        authorized_operations=operations,
     )

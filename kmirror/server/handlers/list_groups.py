@@ -3,7 +3,7 @@
 Versions: 0-5.
 
 Behaviour: all of them, or those in one of the states asked for (version 4 on) and of one of the types (version 5 on),
-both in any case. Every group here is of type Classic; one that exists only by its committed offsets has no protocol
+both in any case. Every group here is of type classic; one that exists only by its committed offsets has no protocol
 type.
 
 Deviations: none.
@@ -17,12 +17,12 @@ from kmirror.server.waiting import settled
 
 VERSIONS = (0, 5)
 
-_TYPE = "Classic"
+_TYPE = "classic"
 
 
 async def handle(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     types = {name.lower() for name in request.types_filter}
-    if types and _TYPE.lower() not in types:
+    if types and _TYPE not in types:
         return ListGroupsResponse()
     found = await settled(context.world.groups.listed(request.states_filter))
     return ListGroupsResponse(
