@@ -185,7 +185,8 @@ def start(
     try:
         mirror = need(mirrors, name)
         names = [topic.name for topic in topics]
-        lists = lists_after_start(mirror.lists, names=names, include=include, exclude=exclude)
+        before = mirror.lists
+        lists = lists_after_start(before, names=names, include=include, exclude=exclude)
         included, excluded_by = Patterns(lists.include), Patterns(lists.exclude)
         for topic_name in names:
             if excluded_by.matches(topic_name) or not included.matches(topic_name):
@@ -207,8 +208,18 @@ def start(
         mirror.metadata_wanted = True
         enforce_exclude(mirrors, mirror)
         started = [start_topic(mirrors, mirror, topic, force=replace, start_from=start_from) for topic in topics]
-        gather(started).then(lambda all_: done.resolve(all_.result()))
+        gather(started).then(answered)
         mirrors.wake(name)
+
+    def answered(all_: Promise[list[seam.TopicResult]]) -> None:
+        results = all_.result()
+        refused = {result.name for result in results if result.error_code} & (set(names) - set(before.include))
+        if refused and mirrors.mirrors.get(name) is mirror:
+            # else discovery would start it as soon as what was refused has become possible, and nobody would know
+            kept = tuple(pattern for pattern in mirror.lists.include if pattern not in refused)
+            write_configs(mirrors, _list_changes(mirror, Lists(kept, mirror.lists.exclude)))
+            mirrors.configs_changed(name)
+        done.resolve(results)
 
     if changes:
         write_configs(mirrors, changes).then(listed)

@@ -52,7 +52,26 @@ class Seen:
     stop_checked: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True)
+class Direction:
+    """One cluster mirrors another."""
+
+    pump: Pump
+    mirror: str
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.pump.destination
+
+    @property
+    def source(self) -> Cluster:
+        return self.pump.source
+
+
 class Walk:
+    power_cuts = 0.06
+    """How many of the steps are interrupted by one."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random.Random(seed)
@@ -75,6 +94,7 @@ class Walk:
             self.b.settle(self.b.world.configs.write(64, MIRROR, dict(configs)))
         self.ab = Pump(self.b, self.a, MIRROR, broker_id=1)
         self.bc = Pump(self.c, self.b, MIRROR, broker_id=2)
+        self.links = [Direction(self.ab, MIRROR), Direction(self.bc, MIRROR)]
         for cluster in (self.b, self.c):
             self._watch(cluster)
 
@@ -107,7 +127,27 @@ class Walk:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        actions: list[tuple[int, Callable[[], None]]] = [
+        actions = self.actions()
+        weights = [weight for weight, _ in actions]
+        action = self.random.choices([action for _, action in actions], weights)[0]
+        for lazy in (self.b, self.c):
+            lazy.lazy_rounds = self.random.choice([0, 0, 1, 2])
+        cluster = self.random.choice(self.clusters)
+        cut_at = self.random.randint(1, 12) if self.random.random() < self.power_cuts else 0
+        if cut_at:
+            self._cut_power_at(cluster, cut_at)
+        try:
+            action()
+        except PowerCut:
+            self._note(f"power cut in {cluster.name}")
+            self._after_crash(cluster)
+        finally:
+            cluster.fs.observer = None
+        self.check()
+
+    def actions(self) -> list[tuple[int, Callable[[], None]]]:
+        """(weight, what may happen)."""
+        return [
             (30, lambda: self._pump(self.ab)),
             (20, lambda: self._pump(self.bc)),
             (14, lambda: self._produce(self.a)),
@@ -129,22 +169,6 @@ class Walk:
             (5, self._crash),
             (4, self._lazy),
         ]
-        weights = [weight for weight, _ in actions]
-        action = self.random.choices([action for _, action in actions], weights)[0]
-        for lazy in (self.b, self.c):
-            lazy.lazy_rounds = self.random.choice([0, 0, 1, 2])
-        cluster = self.random.choice(self.clusters)
-        cut_at = self.random.randint(1, 12) if self.random.random() < 0.06 else 0
-        if cut_at:
-            self._cut_power_at(cluster, cut_at)
-        try:
-            action()
-        except PowerCut:
-            self._note(f"power cut in {cluster.name}")
-            self._after_crash(cluster)
-        finally:
-            cluster.fs.observer = None
-        self.check()
 
     def _note(self, text: str) -> None:
         self.trace.append(text)
@@ -233,9 +257,10 @@ class Walk:
             return
         partition = self.a.partition()
         log = partition.log
-        if log.log_end_offset == log.log_start_offset:
+        if log.log_end_offset == log.log_start_offset or partition.mode is not LogMode.WRITABLE:
             return
-        to = self.random.randint(max(log.log_start_offset, log.log_end_offset - 6), log.log_end_offset)
+        low = max(log.log_start_offset, log.log_end_offset - 6, min(self._failed_over_at(self.a), log.log_end_offset))
+        to = self.random.randint(low, log.log_end_offset)
         seen = self.seen["a"]
         seen.batches = {o: b for o, b in seen.batches.items() if parse_header(b).last_offset < to}
         partition.truncate_to(to)
@@ -243,13 +268,19 @@ class Walk:
         self.a.bump()
         self._note(f"unclean election at a, cut to {end}")
 
+    def _failed_over_at(self, cluster: Cluster) -> int:
+        """LMO of its last failover; law 4 speaks of what lies behind it."""
+        found = cluster.mirrors.topics.get(TOPIC)
+        lineage = None if found is None else found[1].partitions[0].machine.lineage
+        return 0 if lineage is None else lineage.last_mirror_offset
+
     def _retention(self) -> None:
         cluster = self.random.choice([self.a, self.a, self.b])
         if not self._exists(cluster):
             return
         partition = cluster.partition()
         reach = partition.high_watermark
-        if cluster is not self.a and partition.mode is not LogMode.WRITABLE:
+        if partition.mode is not LogMode.WRITABLE:
             return
         to = self.random.randint(partition.log_start_offset, reach)
         partition.advance_log_start(to)
@@ -258,7 +289,7 @@ class Walk:
 
     def _gap(self) -> None:
         """A batch behind a hole, as compaction leaves it."""
-        if not self._exists(self.a):
+        if not self._exists(self.a) or self.a.partition().mode is not LogMode.WRITABLE:
             return
         partition = self.a.partition()
         batch = build_batch([Record(value=self._value(self.a))], timestamp_ms=0)
@@ -375,9 +406,9 @@ class Walk:
             else:
                 # a mirror makes the topic anew under the same id: new bytes, but its epochs never go back
                 self.seen[cluster.name] = Seen(epochs=self.seen[cluster.name].epochs)
-        for cluster, source in ((self.b, self.a), (self.c, self.b)):
-            if self._exists(cluster):
-                self._check_mirror(cluster, source)
+        for link in self.links:
+            if self._exists(link.cluster):
+                self._check_mirror(link)
 
     def _check_bytes(self, cluster: Cluster) -> None:
         seen = self.seen[cluster.name]
@@ -399,10 +430,11 @@ class Walk:
                 self.fail(f"{cluster.name}: the batch at offset {offset} is gone or changed, and no cut was reported")
         seen.batches = {o: b for o, b in now.items() if parse_header(b).last_offset < partition.high_watermark}
 
-    def _check_mirror(self, cluster: Cluster, source: Cluster) -> None:
+    def _check_mirror(self, link: Direction) -> None:
+        cluster, source = link.cluster, link.source
         found = cluster.mirrors.topics.get(TOPIC)
         partition = cluster.partition()
-        if found is None:
+        if found is None or found[0].name != link.mirror:
             return
         mirrored = found[1].partitions[0]
         machine = mirrored.machine
@@ -506,7 +538,8 @@ class Walk:
             cluster.flush.run()
         if not self._exists(self.a):
             self.a.create_topic()
-        for cluster, source, pump in ((self.b, self.a, self.ab), (self.c, self.b, self.bc)):
+        for link in self.links:
+            cluster, source, pump = link.cluster, link.source, link.pump
             pump.max_bytes, pump.hold = None, False
             if not self._exists(cluster) or TOPIC not in cluster.mirrors.topics or not self._exists(source):
                 continue
