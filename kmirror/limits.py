@@ -108,6 +108,13 @@ MAX_SLICES_PER_READ = 8
 RECORD_SHAPES_REMEMBERED = 256
 """Compiled expressions for runs of equally shaped records (client append checks); a few kilobytes each."""
 
+CLEANER_BYTES_PER_KEY = 200
+"""What one key costs in the cleaner's offset map: how many fit into log.cleaner.dedupe.buffer.size."""
+CLEANER_MIN_KEYS = 100_000
+"""However small that buffer is: a round must get through more than one batch."""
+CLEANER_WRITE_BYTES = 1024 * 1024
+"""The cleaner writes runs of at least this."""
+
 # --- mirroring --------------------------------------------------------------------------------------------------
 MIRROR_MAX_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
 """Fetches of a partition that is behind grow up to this: 4 to 8 MiB per answer is as fast as it gets."""

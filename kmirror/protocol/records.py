@@ -391,6 +391,37 @@ def build_batch(
     return _HEADER.pack(*header._replace(crc=crc)) + body
 
 
+def rewritten_batch(
+    header: BatchHeader,
+    payload: bytes,
+    *,
+    record_count: int,
+    max_timestamp: int,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """A batch with fewer records, as the cleaner leaves it: `payload` holds them uncompressed, everything that is not
+    given stays as `header` has it. A `delete_horizon_ms` takes the base timestamp's place (KIP-534); a batch without
+    records has no codec, no horizon and no base timestamp."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if record_count == 0:
+        attributes &= ~(CODEC_MASK | DELETE_HORIZON_BIT)
+        base_timestamp = NO_TIMESTAMP
+    elif delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_BIT
+        base_timestamp = delete_horizon_ms
+    body = compress(header.compression, payload) if record_count else b""
+    changed = header._replace(
+        length=SMALLEST_LENGTH + len(body),
+        crc=0,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=record_count,
+    )
+    packed = _HEADER.pack(*changed)
+    return _HEADER.pack(*changed._replace(crc=crc32c(body, crc32c(packed[CRC_START:])))) + body
+
+
 # --- control batches --------------------------------------------------------------------------------------------
 
 

@@ -24,9 +24,11 @@ from kmirror.errors import CorruptData
 from kmirror.limits import SCAN_WINDOW_BYTES
 from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
+    HEADER_SIZE_BYTES,
     BatchHeader,
     UnsupportedMagic,
     check_crc,
+    parse_header,
 )
 from kmirror.storage import append, flush
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, RECOVERY_POINT_FILE, parse_epochs
@@ -36,10 +38,12 @@ from kmirror.storage.flush import FACTS_FILE, Facts
 from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -47,19 +51,20 @@ from kmirror.storage.segment import (
     offset_in,
 )
 from kmirror.storage.txn_index import AbortedTransaction
+from kmirror.storage.values import LONG_MAX
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
 
-_LEFT_OVER = (DELETED_SUFFIX, ".tmp", ".cleaned")
+_LEFT_OVER = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
 _OLD_MESSAGE_OVERHEAD = 14
 
 
 def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int) -> None:
     """Fill a new `Log`. See `Log.open` for the errors."""
     log.fs.make_dirs(log.directory)
-    names = _tidy(log)
     facts, facts_known = _read_facts(log)
+    names = _tidy(log, complete_swaps(log, facts, log.fs.list_dir(log.directory)))
     if facts.cut_offset >= 0:
         recovery_point = min(recovery_point, facts.cut_offset)
     recovery_point = max(recovery_point, *facts.segments, 0)
@@ -89,20 +94,53 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
 # --- what is there ----------------------------------------------------------------------------------------------
 
 
-def _tidy(log: Log) -> list[str]:
+def _tidy(log: Log, names: list[str]) -> list[str]:
     """Remove what interrupted deletions and rewrites left behind; returns the names that stay."""
     kept = []
-    for name in log.fs.list_dir(log.directory):
+    for name in names:
         if name.endswith(_LEFT_OVER):
             log.fs.remove(f"{log.directory}/{name}")
             log.unsynced.directory = True
-        elif name.endswith(".swap"):
-            raise UnsupportedLayout(
-                f"{log.directory}/{name}: Kafka was stopped while it compacted this log; start and stop it once more"
-            )
         else:
             kept.append(name)
     return kept
+
+
+def complete_swaps(log: Log, facts: Facts, names: list[str]) -> list[str]:
+    """Finish, or undo, what a stop interrupted of putting cleaned segments in place; returns the names there are now.
+
+    `names`: what the directory holds. A `.cleaned` file means that its segment, and each behind it, was not yet
+    complete: Kafka drops those (LogLoader). A `.log.swap` is complete: the segments it was made of go, then it gets its
+    name, and its indexes after it. They are those up to the next segment in `log-facts`; in a directory that Kafka
+    wrote, those below its own end.
+    """
+    cleaned = min((_base_of(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=LONG_MAX)
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    if not swaps:
+        return names
+    path = f"{log.directory}/"
+    for name in sorted(swaps, key=lambda name: (_base_of(name), not name.endswith(LOG_SUFFIX + SWAP_SUFFIX))):
+        base = _base_of(name)
+        if base >= cleaned:
+            log.fs.remove(path + name)
+            continue
+        final = name.removesuffix(SWAP_SUFFIX)
+        if final.endswith(LOG_SUFFIX):
+            behind = [known for known in facts.segments if known > base]
+            end = min(behind) if behind else _end_of(log, base, SWAP_SUFFIX)
+            for other in names:
+                if base <= _base_of(other) < max(end, base + 1) and other.endswith(SEGMENT_SUFFIXES):
+                    log.fs.remove(path + other)
+            log.report.notes.append(f"{path}{final}: cleaning was interrupted; completed")
+        log.fs.rename(path + name, path + final)
+    log.fs.sync_dir(log.directory)
+    return log.fs.list_dir(log.directory)
+
+
+def _base_of(name: str) -> int:
+    """The offset that a segment's file is named after, -1 for other files."""
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else -1
 
 
 def _check_all_there(
@@ -132,16 +170,15 @@ def _check_all_there(
             raise _removed(log, base)
 
 
-def _end_of(log: Log, base_offset: int) -> int:
+def _end_of(log: Log, base_offset: int, suffix: str = "") -> int:
     """Where the segment ends by its own account: another program that compacted the log may have merged two."""
-    segment = append.new_segment(log, base_offset)
-    segment.attach(base_offset, log.fs.file_size(segment.path()))
-    end = base_offset
+    file = log.fs.open(f"{log.directory}/{file_name(base_offset, LOG_SUFFIX)}{suffix}")
+    end, position = base_offset, 0
     with suppress(CorruptData):
-        segment.load_indexes()
-        for _, header in segment.headers(segment.offset_index.last_position):
+        while position < file.size_bytes:
+            header = parse_header(file.pread(HEADER_SIZE_BYTES, position))
             end = header.next_offset
-    segment.close()
+            position += header.size_bytes
     return end
 
 

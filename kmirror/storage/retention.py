@@ -7,6 +7,7 @@ so that a reader that holds a slice has time; recovery removes what a crash left
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,7 +50,8 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.epochs.truncate_from_start(start)
     log.flushed_offset = max(log.flushed_offset, start)
     for segment in gone:
-        _doom(log, segment, now_ms)
+        doom(log, segment, now_ms)
+        doom_paths(log, [log.snapshot_path(segment.base_offset)], now_ms)
     log.unsynced.directory = True
     return count
 
@@ -87,14 +89,19 @@ def _too_old(log: Log, segment: Segment, now_ms: int) -> bool:
     return now_ms - newest > log.config.retention_ms
 
 
-def _doom(log: Log, segment: Segment, now_ms: int) -> None:
+def doom(log: Log, segment: Segment, now_ms: int) -> None:
+    """The segment's files go, save the producers' snapshot at its beginning."""
     segment.file  # noqa: B018 - opened before its name goes: a slice handed out later must still find it
-    paths = []
-    for path in [segment.path(suffix) for suffix in _SUFFIXES] + [log.snapshot_path(segment.base_offset)]:
+    doom_paths(log, [segment.path(suffix) for suffix in _SUFFIXES], now_ms)
+
+
+def doom_paths(log: Log, paths: Iterable[str], now_ms: int) -> None:
+    renamed = []
+    for path in paths:
         with suppress(FileNotFoundError):
             log.fs.rename(path, path + DELETED_SUFFIX)
-            paths.append(path + DELETED_SUFFIX)
-    log.doomed.append(Doomed(now_ms + log.config.file_delete_delay_ms, paths))
+            renamed.append(path + DELETED_SUFFIX)
+    log.doomed.append(Doomed(now_ms + log.config.file_delete_delay_ms, renamed))
 
 
 def delete_doomed(log: Log, now_ms: int) -> int | None:

@@ -25,6 +25,8 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 """In this order of removal the log file, which names the segment, goes last: index files alone are a lost segment."""
 
@@ -144,16 +146,24 @@ class Segment:
 
     def seal(self) -> list[str]:
         """Write the index files; the segment gets no more batches. Returns the paths, for the next flush."""
-        self.time_index.maybe_append(self._max_timestamp, self._max_offset)
-        paths = [self.path(INDEX_SUFFIX), self.path(TIME_INDEX_SUFFIX)]
-        self._replace(paths[0], self.offset_index.encode())
-        self._replace(paths[1], self.time_index.encode())
-        if self.txn_index.entries:
-            paths.append(self.path(TXN_INDEX_SUFFIX))
-            self._replace(paths[2], self.txn_index.encode())
-        else:
-            self._fs.remove(self.path(TXN_INDEX_SUFFIX))
+        paths = []
+        for suffix, content in self.sealed_indexes():
+            if content or suffix != TXN_INDEX_SUFFIX:
+                paths.append(self.path(suffix))
+                self._replace(paths[-1], content)
+            else:
+                self._fs.remove(self.path(suffix))
         return paths
+
+    def sealed_indexes(self) -> list[tuple[str, bytes]]:
+        """(suffix, content) of the index files of a segment that gets no more batches; Kafka keeps no empty
+        `.txnindex`."""
+        self.time_index.maybe_append(self._max_timestamp, self._max_offset)
+        return [
+            (INDEX_SUFFIX, self.offset_index.encode()),
+            (TIME_INDEX_SUFFIX, self.time_index.encode()),
+            (TXN_INDEX_SUFFIX, self.txn_index.encode()),
+        ]
 
     def rest(self) -> None:
         """After the roll: give back the memory that only the active segment needs."""

@@ -38,6 +38,10 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
     compression_type: str = "producer"
     cleanup_policy: str = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 24 * 60 * 60 * 1000
     flush_messages: int = 1
     flush_ms: int = LONG_MAX
     retention_ms: int = 7 * 24 * 60 * 60 * 1000
