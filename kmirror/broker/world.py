@@ -552,6 +552,12 @@ class World:
                     log.error("retention of %s: %s", partition, error.message)
         return count
 
+    def expire_producers(self) -> int:
+        """Forget producers that were idle for producer.id.expiration.ms. Returns how many."""
+        now_ms, expiration_ms = self.clock.time_ms(), self.config.integer("producer.id.expiration.ms")
+        opened = (partition.opened_log for partition in self.partitions())
+        return sum(log.producers.remove_expired(now_ms, expiration_ms) for log in opened if log is not None)
+
     def write_checkpoints(self) -> None:
         """Recovery points and log starts, as Kafka writes them every minute. Raises StorageError."""
         self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))

@@ -14,7 +14,7 @@ import trio
 
 from kmirror.broker.world import World
 from kmirror.errors import DiskFailure, StorageError
-from kmirror.limits import IDLE_CHECK_MS, TICK_MS
+from kmirror.limits import IDLE_CHECK_MS, PRODUCER_EXPIRY_CHECK_MS, TICK_MS
 from kmirror.server.server import Server
 
 log = logging.getLogger("kmirror.workers")
@@ -32,6 +32,7 @@ class Ticks:
             ("deleted files", lambda: 0, self._remove_doomed),
             ("idle connections", lambda: IDLE_CHECK_MS, server.close_idle),
             ("retention", lambda: self._interval("log.retention.check.interval.ms"), self._retain),
+            ("idle producers", self._producer_interval, self._forget_producers),
             ("checkpoints", lambda: self._interval("log.flush.offset.checkpoint.interval.ms"), world.write_checkpoints),
         ]
 
@@ -65,6 +66,14 @@ class Ticks:
         count = self._world.apply_retention()
         if count:
             log.info("retention dropped %d segments", count)
+
+    def _producer_interval(self) -> int:
+        return min(PRODUCER_EXPIRY_CHECK_MS, self._interval("producer.id.expiration.ms"))
+
+    def _forget_producers(self) -> None:
+        count = self._world.expire_producers()
+        if count:
+            log.info("%d producers were idle for producer.id.expiration.ms and are forgotten", count)
 
     def _remove_doomed(self) -> None:
         now_ms = self._world.clock.time_ms()

@@ -621,7 +621,7 @@ async def test_producer_ids_are_never_given_twice(broker: Broker) -> None:
     assert len(set(seen)) == 5
     assert min(seen) >= 1 << 32
     for request, code in (
-        (InitProducerIdRequest(transactional_id="x"), ErrorCode.UNSUPPORTED_VERSION),
+        (InitProducerIdRequest(transactional_id="x"), ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         (InitProducerIdRequest(transactional_id=""), ErrorCode.INVALID_REQUEST),
         (InitProducerIdRequest(transactional_id=None, producer_id=5, producer_epoch=-1), ErrorCode.INVALID_REQUEST),
     ):
