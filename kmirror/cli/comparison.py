@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kmirror.cli.failure import Failure
-from kmirror.cli.partition_reader import Batch, PartitionReader
+from kmirror.cli.partition_reader import Batch, OutOfRange, PartitionReader
 from kmirror.cli.session import refusal
 from kmirror.source import calls
 from kmirror.source.cluster import Cluster
@@ -75,7 +75,7 @@ class Side:
         self._at = 0
 
     async def head(self) -> Batch | None:
-        """The next batch that is not taken yet; None at the end of the range."""
+        """The next batch that is not taken yet; None at the end of the range. Raises OutOfRange: trimmed meanwhile."""
         if self._at >= len(self._batches):
             self._batches, _ = await self.reader.fetch()
             self._at = 0
@@ -83,6 +83,17 @@ class Side:
 
     def take(self) -> None:
         self._at += 1
+
+    @property
+    def position(self) -> int:
+        """Offset of the next batch as far as it is known."""
+        return self._batches[self._at].header.base_offset if self._at < len(self._batches) else self.reader.next_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Go on with the first batch that ends behind `offset`, fetched already or not."""
+        while self._at < len(self._batches) and self._batches[self._at].header.next_offset <= offset:
+            self._at += 1
+        self.reader.next_offset = max(self.reader.next_offset, offset)
 
 
 async def compare(
@@ -99,7 +110,12 @@ async def compare(
     skipped = 0
     done = result.start
     while result.identical:
-        theirs, ours = await sides[0].head(), await sides[1].head()
+        try:
+            theirs, ours = await sides[0].head(), await sides[1].head()
+        except OutOfRange as trimmed:
+            if not _skip_trimmed(trimmed, sides, result):
+                raise
+            continue
         if theirs is None and ours is None:
             break
         if theirs is not None and ours is not None and theirs.data == ours.data:
@@ -116,6 +132,18 @@ async def compare(
     if skipped:
         result.not_compared.append(f"{skipped} batches that compaction cleaned on one side")
     return result
+
+
+def _skip_trimmed(trimmed: OutOfRange, sides: list[Side], result: Result) -> bool:
+    """A side dropped its oldest segments while it was read: the rest is compared. False when that is not what it is."""
+    at = min(side.position for side in sides)
+    if not at < trimmed.start:
+        return False
+    to = min(trimmed.start, result.end)
+    for side in sides:
+        side.skip_to(to)
+    result.not_compared.append(f"{at} to {to}: trimmed while it was read")
+    return True
 
 
 async def _set_range(source: Cluster, destination: Cluster, task: Task, result: Result) -> bool:

@@ -98,7 +98,7 @@ def print_row(row: Row, damage: list[str]) -> None:
             click.echo(f"    {record_line(record)}")
     else:
         cells = [f"{name}={_shown(value)}" for name, value in row.items() if name not in ("kind", "error")]
-        line = " ".join([row["kind"], *cells] if row.get("kind") == "zeros" else cells)
+        line = " ".join([row["kind"], *cells] if row.get("kind") in ("zeros", "message") else cells)
         if line:
             click.echo(f"  {line}")
     for text in damage:

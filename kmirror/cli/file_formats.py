@@ -28,7 +28,7 @@ from construct import (
 )
 from crc32c import crc32c
 
-from kmirror.cli import internal_records
+from kmirror.cli import internal_records, old_messages
 from kmirror.cli.display import readable
 from kmirror.cli.mirror_status import iso_time
 from kmirror.errors import CorruptData
@@ -88,19 +88,32 @@ def log_rows(path: Path, *, with_records: bool = True) -> Iterator[Row]:
         return
     decode = internal_records.decoder_of(path.parent.name)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        position = 0
         view = memoryview(data)
         try:
-            for position, header in walk(view):
-                yield batch_row(view, position, header, with_records=with_records, decode=decode)
-                position += header.size_bytes
-        except CorruptData as error:
-            yield {"kind": "damage", "position": position, "error": str(error)}
-        else:
-            if position < size_bytes:
-                yield _tail_row(view, position, size_bytes)
+            yield from _rows_of_log(view, with_records=with_records, decode=decode)
         finally:
             view.release()
+
+
+def _rows_of_log(view: memoryview, *, with_records: bool, decode: internal_records.Decoder | None) -> Iterator[Row]:
+    """Old messages and batches may stand in one log: a broker upgraded in between wrote first these, then those."""
+    position = 0
+    try:
+        while old_messages.magic_at(view, position) in (0, 1):
+            row = old_messages.message_row(view, position)
+            if row is None:
+                break
+            yield row
+            position += row["size_bytes"]
+        for begin, header in walk(view, position):
+            position = begin
+            yield batch_row(view, position, header, with_records=with_records, decode=decode)
+            position += header.size_bytes
+    except CorruptData as error:
+        yield {"kind": "damage", "position": position, "error": str(error)}
+    else:
+        if position < len(view):
+            yield _tail_row(view, position, len(view))
 
 
 def _tail_row(view: memoryview, position: int, size_bytes: int) -> Row:
@@ -324,6 +337,8 @@ def index_damage(log: Path) -> Iterator[str]:
         if entry["offset"] <= previous:
             yield f"{index.name}: offset {entry['offset']} does not rise"
         previous = entry["offset"]
+        if old_messages.magic_at(data, entry["position"]) in (0, 1):
+            continue
         try:
             header = parse_header(data, entry["position"])
         except CorruptData:

@@ -15,9 +15,7 @@ Decoder = Callable[[bytes | None, bytes | None], Any]
 def decoder_of(directory: str) -> Decoder | None:
     """`directory` is `topic-partition`. The codecs are imported only when such a log is dumped."""
     topic = directory.rpartition("-")[0]
-    if topic == "__cluster_metadata":
-        return _metadata
-    return _mirror_state if topic == "__mirror_state" else None
+    return _BY_TOPIC.get(topic)
 
 
 def _metadata(_key: bytes | None, value: bytes | None) -> Any:
@@ -36,6 +34,75 @@ def _mirror_state(key: bytes | None, value: bytes | None) -> Any:
         return {"key": plain(typed_key), "value": plain(mirror_state.decode_value(typed_key, value))}
     except KmirrorError as error:
         return {"error": str(error)}
+
+
+def _consumer_offsets(key: bytes | None, value: bytes | None) -> Any:
+    """What members said to each other is decoded too, as far as they are consumers."""
+    from kmirror.protocol.internal import consumer_offsets, consumer_protocol
+
+    if key is None:
+        return None
+    try:
+        typed_key = consumer_offsets.decode_key(key)
+        if isinstance(typed_key, consumer_offsets.UnknownKey):
+            return _unknown(typed_key.type_id, key, value)
+        typed_value = consumer_offsets.decode_value(typed_key, value)
+    except KmirrorError as error:
+        return {"error": str(error)}
+    shown = plain(typed_value)
+    if isinstance(typed_value, consumer_offsets.GroupMetadataValue):
+        consumers = typed_value.protocol_type == consumer_protocol.PROTOCOL_TYPE
+        for member, row in zip(typed_value.members, shown["members"], strict=True):
+            row["subscription"] = _blob(member.subscription, consumers, consumer_protocol.decode_subscription)
+            row["assignment"] = _blob(member.assignment, consumers, consumer_protocol.decode_assignment)
+    return {"key": plain(typed_key), "value": shown}
+
+
+def _blob(data: bytes | memoryview, consumers: bool, decode: Callable[[bytes], Any]) -> Any:
+    decoded = _guarded(decode, bytes(data)) if consumers and data else None
+    return decoded if decoded and "error" not in decoded else "0x" + bytes(data).hex()
+
+
+def _transaction_state(key: bytes | None, value: bytes | None) -> Any:
+    from kmirror.protocol.internal import transaction_state
+
+    if key is None:
+        return None
+    try:
+        typed_key = transaction_state.decode_key(key)
+        if isinstance(typed_key, transaction_state.UnknownKey):
+            return _unknown(typed_key.type_id, key, value)
+        shown = plain(transaction_state.decode_value(typed_key, value))
+    except KmirrorError as error:
+        return {"error": str(error)}
+    if shown is not None:
+        status = shown["transaction_status"]
+        shown["transaction_status"] = TRANSACTION_STATES.get(status, status)
+    return {"key": plain(typed_key), "value": shown}
+
+
+def _unknown(type_id: int, key: bytes, value: bytes | None) -> dict[str, Any]:
+    """A record of another coordinator, such as the newer group protocols': its bytes."""
+    return {"record_type": type_id, "key": "0x" + key.hex(), "value": None if value is None else "0x" + value.hex()}
+
+
+_BY_TOPIC: dict[str, Decoder] = {
+    "__cluster_metadata": _metadata,
+    "__mirror_state": _mirror_state,
+    "__consumer_offsets": _consumer_offsets,
+    "__transaction_state": _transaction_state,
+}
+TRANSACTION_STATES = {
+    0: "Empty",
+    1: "Ongoing",
+    2: "PrepareCommit",
+    3: "PrepareAbort",
+    4: "CompleteCommit",
+    5: "CompleteAbort",
+    6: "Dead",
+    7: "PrepareEpochFence",
+}
+"""Kafka's TransactionState, by the byte in the record."""
 
 
 def control_value(type_id: int, value: bytes | None) -> Any:

@@ -1,4 +1,4 @@
-"""`kmirror mirror`: create, start, pause, resume, stop, promote, list, describe, delete.
+"""`kmirror mirror`: create, start, pause, resume, recover, stop, promote, list, describe, delete.
 
 A command that changes a state returns when every partition it concerns has reached it, or after --timeout with exit
 status 1 and a table of what is missing. `--no-wait` returns once the broker has accepted.
@@ -204,6 +204,21 @@ def resume(session: Session, name: str, topics: str, waiting: Waiting) -> int:
 
     async def body(cluster: Cluster) -> Outcome:
         return await mirror_actions.resume(cluster, name, items, waiting=waiting)
+
+    return report(session.run(body))
+
+
+@command.command("recover")
+@click.argument("name")
+@topics_option
+@waiting_options
+@connection_options
+def recover(session: Session, name: str, topics: str, waiting: Waiting) -> int:
+    """Start again what has FAILED; partitions that have not are left alone."""
+    items = topic_list(topics)
+
+    async def body(cluster: Cluster) -> Outcome:
+        return await mirror_actions.recover(cluster, name, items, waiting=waiting)
 
     return report(session.run(body))
 

@@ -24,6 +24,7 @@ from kmirror.protocol.api import create_cluster_mirror, describe_configs, start_
 from kmirror.protocol.api.delete_cluster_mirror import DeleteClusterMirrorRequest
 from kmirror.protocol.api.list_cluster_mirrors import ListClusterMirrorsRequest
 from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopic, PauseMirrorTopicsRequest
+from kmirror.protocol.api.recover_mirror_topics import RecoverMirrorTopic, RecoverMirrorTopicsRequest
 from kmirror.protocol.api.resume_mirror_topics import ResumeMirrorTopic, ResumeMirrorTopicsRequest
 from kmirror.protocol.errors import ErrorCode
 from kmirror.source.calls import EARLIEST, LATEST
@@ -33,6 +34,10 @@ ANSWER_MARGIN_MS = 30_000
 """A stop may take 25 s before the broker answers that it goes on; the request waits longer than that."""
 STOP_GOES_ON = (ErrorCode.REQUEST_TIMED_OUT,)
 """The broker's way to say that a stop takes longer than it lets a request wait."""
+
+
+SETTLED = ("MIRRORING", "PAUSED", "STOPPED")
+"""States in which a partition stays; it may have failed on its way to any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ async def _excluded(cluster: Cluster, name: str) -> list[str]:
     return comma_list(next((entry.value for entry in result.configs if entry.name == "topics.exclude"), ""))
 
 
-# --- stop, pause, resume ----------------------------------------------------------------------------------------------
+# --- stop, pause, resume, recover -------------------------------------------------------------------------------------
 
 
 async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waiting) -> Outcome:
@@ -218,6 +223,40 @@ async def resume(cluster: Cluster, name: str, items: list[str], *, waiting: Wait
     outcome = Outcome()
     accepted = _accepted(response, outcome, f"mirror {name}: topics were not resumed")
     return await _finish(cluster, name, accepted, "MIRRORING", "Resumed", waiting, outcome)
+
+
+async def recover(cluster: Cluster, name: str, items: list[str], *, waiting: Waiting) -> Outcome:
+    """Let what has failed go on in the state that it failed from; what has not failed is left alone."""
+    names, rows = await _own_topics(cluster, name, items)
+    failed = {(row["topic"], row["partition"]) for row in rows if row["topic"] in names and row["state"] == "FAILED"}
+    topics = [RecoverMirrorTopic(topic_name=topic) for topic in names]
+    response = await cluster.request(RecoverMirrorTopicsRequest(mirror_name=name, topics=topics))
+    outcome = Outcome()
+    accepted = set(_accepted(response, outcome, f"mirror {name}: topics were not recovered"))
+    failed = {key for key in failed if key[0] in accepted}
+    if not failed:
+        if accepted:
+            outcome.done.append(f"Nothing had failed in {', '.join(sorted(accepted))}.")
+        return outcome
+    concerned = sorted({topic for topic, _ in failed})
+    if not waiting.wait:
+        outcome.done.append(f"Accepted: {', '.join(concerned)} will go on.")
+        return outcome
+
+    def settled(row: Row) -> bool:
+        return (row["topic"], row["partition"]) not in failed or row["state"] in SETTLED
+
+    waited = await wait_for(
+        cluster, name, concerned, reached=settled, hopeless=failed_for_good, timeout_s=waiting.timeout_s
+    )
+    outcome.failed += _missing(waited, f"not going on within {waiting.timeout_s:g} s")
+    lost = {row["topic"] for row in waited.missing} | set(waited.absent)
+    for topic in concerned:
+        if topic not in lost:
+            mine = [row for row in waited.rows if row["topic"] == topic and (topic, row["partition"]) in failed]
+            states = sorted({row["state"] for row in mine})
+            outcome.done.append(f"Recovered {topic}: {', '.join(states)}.")
+    return outcome
 
 
 async def promote(cluster: Cluster, name: str, items: list[str], *, max_lag: int, waiting: Waiting) -> Outcome:
