@@ -196,7 +196,10 @@ class Runtime:
         partition = self._partition_of(log_id)
         if not partition.is_on_disk:
             return 0
-        log = partition.log
+        try:
+            log = partition.log
+        except ApiError as error:  # nobody can be served without this state
+            raise CorruptData(error.message) from error
         count = 0
         for header, data in log.batches(log.log_start_offset, log.log_end_offset):
             try:  # recovery does not look below its point, and a flipped bit here is a lie
