@@ -39,6 +39,7 @@ BEFORE_TV2 = {"Produce": 11, "EndTxn": 4, "TxnOffsetCommit": 4, "AddPartitionsTo
 """The last version of each request that belongs to the protocol before KIP-890's transaction version 2."""
 _FIRST_BATCH_ADD = 4  # AddPartitionsToTxn: several transactions from this version on, and only between brokers
 _RETRIED = {LOADING, NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT}
+_CONCURRENT_FOR_OLD_PRODUCERS = 19  # NOT_ENOUGH_REPLICAS: what they know as "try again" (KIP-890)
 
 
 def until_settled(ask: Callable[[], Any], code_of: Callable[[Any], int] = lambda answer: int(answer.error_code)) -> Any:
@@ -155,7 +156,9 @@ class TransactionalProducer:
         def ask() -> Any:
             return self.broker.request(request, version).responses[0].partition_responses[0]
 
-        row = until_settled(ask)
+        row = until_settled(
+            ask, lambda found: CONCURRENT if found.error_code == _CONCURRENT_FOR_OLD_PRODUCERS else found.error_code
+        )
         if row.error_code == 0:
             self.sequences[key] = base + len(values)
         return row
