@@ -26,6 +26,7 @@ from kmirror.errors import ConfigError, DiskFailure, KmirrorError
 from kmirror.server.listener import OpenListener
 from kmirror.server.server import Server
 from kmirror.storage.filesystem import FileSystem, OsFileSystem
+from kmirror.storage.open_files import raise_descriptor_limit
 from kmirror.workers.group_commit import GroupCommit
 from kmirror.workers.ticks import Ticks
 from kmirror.workers.timers import TimerTask
@@ -175,6 +176,7 @@ async def running(
 
 def run(properties: Mapping[str, str], *, announce: Announce, ready_file: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises what `running` raises."""
+    raise_descriptor_limit()
     trio.run(_serve, properties, announce, ready_file)
 
 

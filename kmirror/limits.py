@@ -103,6 +103,17 @@ SPACE_RETRY_MS = 200
 """Pause of the commit thread when a flush found no space for its small files; nothing else can be flushed meanwhile."""
 SCAN_WINDOW_BYTES = 1024 * 1024
 """Bytes read at a time when whole batches are wanted (recovery, comparing, copying)."""
+DESCRIPTORS_WANTED = 1 << 20
+"""The soft limit of open files is raised up to this at start, where the hard one allows it (Linux's usual one)."""
+OPEN_LOG_FILES_SHARE = 2
+"""One in so many of the descriptors may be a log's; the rest is for connections."""
+MIN_OPEN_LOG_FILES = 16
+"""Under a very low limit: a request that touches several logs would open and close files all the time."""
+DESCRIPTORS_KEPT_FREE = 32
+"""Neither logs nor connections take these: index files, checkpoints and directories are open for a moment, and a flush
+that cannot open one stops all writing. Listeners, links to sources and Python's own are among them."""
+DESCRIPTORS_TRIED_TO_CLOSE = 16
+"""Files with unsynced bytes that are passed over in search of one that may be closed, before the limit gives way."""
 MAX_SLICES_PER_READ = 8
 """Segments that one read may span; more would be a log of tiny segments, and the reader comes back."""
 RECORD_SHAPES_REMEMBERED = 256

@@ -63,8 +63,15 @@ class KmirrorBroker:
     """One `kmirror serve` process on a fixed loopback port and data directory, over any number of restarts."""
 
     def __init__(
-        self, directory: Path, *, settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        open_files: int | None = None,
     ) -> None:
+        """`open_files`: the process may have so many descriptors and no more (ulimit -n)."""
+        self.open_files = open_files
         self.directory = directory
         self.settings = dict(settings or {})
         self.arguments = list(arguments)
@@ -109,6 +116,8 @@ class KmirrorBroker:
             "serve", "--data-dir", str(self.data_directory), "--listen", self.bootstrap,
             "--ready-file", str(ready_file), *options, *self.arguments,
         )  # fmt: skip
+        if self.open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {self.open_files} && exec "$@"', "sh", *command]
         log_path = self.directory / "kmirror.log"
         self._process = PeerProcess.start("kmirror", command, log_path=log_path, cwd=_REPOSITORY, env=_environment())
         self.answered_s = self._process.wait_until(

@@ -608,7 +608,7 @@ class Partition:
 
     def apply_config(self, config: LogConfig) -> None:
         """The topic's configuration changed. The log must be open."""
-        self.log.config = config
+        self.log.apply_config(config)
         if self.log.flushed_offset < self.log.log_end_offset:
             self._services.flush.dirty(self.log, self._advance)
         self._advance()

@@ -18,6 +18,7 @@ CODES: dict[type[StorageError], ErrorCode] = {
     ReadOnlyLog: ErrorCode.READ_ONLY_TOPIC,
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.FileChanged: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.InvalidRecord: ErrorCode.INVALID_RECORD,
     errors.NotOneBatch: ErrorCode.INVALID_RECORD,
     errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,

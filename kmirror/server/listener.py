@@ -15,7 +15,7 @@ import trio
 
 from kmirror.broker.config import Listener
 from kmirror.errors import ConfigError
-from kmirror.limits import ACCEPT_RETRY_MS
+from kmirror.limits import ACCEPT_RETRY_MS, DESCRIPTORS_TRIED_TO_CLOSE
 from kmirror.server.context import Peer
 from kmirror.server.server import Server
 
@@ -63,6 +63,7 @@ class OpenListener:
                 continue
             except OSError as error:
                 if error.errno in _TRY_AGAIN:
+                    server.world.fs.open_files.make_room(DESCRIPTORS_TRIED_TO_CLOSE)
                     if not told:
                         log.error("%s: cannot accept connections: %s (ulimit -n)", self.name, error.strerror)
                     told = True

@@ -19,6 +19,7 @@ from kmirror.server.connection import Connection
 from kmirror.server.context import Peer
 from kmirror.server.receive import BufferPool, ByteBudget
 from kmirror.server.routes import Routes
+from kmirror.storage.open_files import connections_limit
 
 log = logging.getLogger("kmirror.server")
 
@@ -71,6 +72,7 @@ class Server:
         """Called before a request is handled, `release` after it: what one request writes is flushed in one round."""
         self.release: Callable[[], None] = _nothing
         self._hosts: dict[str, int] = {}
+        self._most = connections_limit()
         self._nursery: trio.Nursery | None = None
 
     def attach(self, nursery: trio.Nursery) -> None:
@@ -85,9 +87,13 @@ class Server:
         """Serve a connected, non-blocking socket, or close it when there are too many."""
         config = self.world.config
         count = self._hosts.get(peer.host, 0)
-        for name, used in (("max.connections", len(self.connections)), ("max.connections.per.ip", count)):
-            if used >= config.integer(name):
-                log.info("%s: connection refused: %s=%d reached", peer, name, config.integer(name))
+        for name, used, limit in (
+            ("max.connections", len(self.connections), config.integer("max.connections")),
+            ("max.connections.per.ip", count, config.integer("max.connections.per.ip")),
+            ("connections that the limit of open files leaves (ulimit -n)", len(self.connections), self._most),
+        ):
+            if used >= limit:
+                log.info("%s: connection refused: %s=%d reached", peer, name, limit)
                 sock.close()
                 return
         self._hosts[peer.host] = count + 1

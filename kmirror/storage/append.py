@@ -440,7 +440,7 @@ def _waited_ms(segment: Segment, max_timestamp: int, now_ms: int) -> int:
 
 
 def new_segment(log: Log, base_offset: int) -> Segment:
-    return Segment(
+    segment = Segment(
         log.fs,
         log.directory,
         base_offset,
@@ -448,6 +448,8 @@ def new_segment(log: Log, base_offset: int) -> Segment:
         index_interval_bytes=log.config.index_interval_bytes,
         created_ms=log.clock.time_ms(),
     )
+    segment.sync_follows = log.config.flush_messages <= 1
+    return segment
 
 
 def roll(log: Log, base_offset: int) -> Segment:
@@ -464,7 +466,8 @@ def roll(log: Log, base_offset: int) -> Segment:
     segment.create()
     old.rest()
     log.segments.append(segment)
-    log.unsynced.files.append(old.file)
+    if not old.synced:
+        log.unsynced.files.append(old.file)
     log.unsynced.paths += paths
     log.unsynced.directory = True
     log.unsynced.facts = True

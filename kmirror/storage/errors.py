@@ -14,6 +14,10 @@ class OutOfDescriptors(DiskFull):
     """No file can be opened: like a full disk, nothing is kept of what was tried, and it heals by itself."""
 
 
+class FileChanged(StorageError):
+    """A segment's file is gone or has another size than the broker left it with: somebody was at it."""
+
+
 class AppendRefused(StorageError):
     """The log is fine, the batch is not acceptable; nothing of it was written."""
 
@@ -82,6 +86,7 @@ class UnsupportedLayout(StorageError):
 __all__ = [
     "AppendRefused",
     "CorruptData",
+    "FileChanged",
     "InvalidProducerEpoch",
     "InvalidRecord",
     "InvalidTimestamp",

@@ -25,6 +25,7 @@ from typing import Any, NoReturn, Protocol
 
 from kmirror.errors import DiskFailure, DiskFull
 from kmirror.storage.errors import OutOfDescriptors, StorageLocked
+from kmirror.storage.open_files import OpenFiles, open_log_files_limit
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,6 +38,8 @@ class File(Protocol):
     """An open file that only grows at its end or is cut. Also a `kmirror.slices.SliceFile`."""
 
     path: str
+    synced: bool
+    """False from a write or cut on until a sync has begun after it. Wrong only towards False."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -65,6 +68,9 @@ class Lock(Protocol):
 
 
 class FileSystem(Protocol):
+    open_files: OpenFiles
+    """The segments that keep a file open here."""
+
     def open(self, path: str, *, create: bool = False) -> File: ...
 
     def exists(self, path: str) -> bool: ...
@@ -118,12 +124,13 @@ def translate(error: OSError, what: str) -> NoReturn:
 
 
 class OsFile:
-    __slots__ = ("_fd", "path", "size_bytes")
+    __slots__ = ("_fd", "path", "size_bytes", "synced")
 
     def __init__(self, path: str, fd: int, size_bytes: int) -> None:
         self.path = path
         self._fd = fd
         self.size_bytes = size_bytes
+        self.synced = True
 
     def __del__(self) -> None:
         # The only place that closes: see the module head.
@@ -142,6 +149,7 @@ class OsFile:
         if written != wanted:
             self._append_rest(pieces, written, position)
         self.size_bytes = position + wanted
+        self.synced = False  # behind the write: a sync that runs in another thread may or may not have covered it
         return position
 
     def _append_rest(self, pieces: Sequence[Buffer], written: int, position: int) -> None:
@@ -180,8 +188,10 @@ class OsFile:
         except OSError as error:
             raise DiskFailure(f"cut of {self.path}: {error.strerror}") from error
         self.size_bytes = size_bytes
+        self.synced = False
 
     def sync(self) -> None:
+        self.synced = True
         try:
             _SYNC(self._fd)
         except OSError as error:
@@ -203,6 +213,9 @@ class OsLock:
 
 class OsFileSystem:
     """The machine's own file system. Methods are synchronous; `sync` and `sync_dir` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.open_files = OpenFiles(open_log_files_limit())
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)

@@ -184,9 +184,10 @@ class Log:
         """Header and bytes of each batch that overlaps the range, for comparing and dumping. No checksum."""
         return _reading.batches(self, first_offset, end_offset)
 
-    def assign_epoch(self, leader_epoch: int) -> None:
-        """A new leader epoch begins at the log's end (Kafka: Partition.makeLeader)."""
-        self.epochs.assign(leader_epoch, self.log_end_offset)
+    def apply_config(self, config: LogConfig) -> None:
+        """Other settings from now on."""
+        self.config = config
+        self.active.sync_follows = config.flush_messages <= 1
 
     def truncate_to(self, offset: int) -> int:
         """Cut everything from `offset` on, a batch that contains it included; returns the new end.

@@ -24,6 +24,7 @@ from kmirror.clock import Clock
 from kmirror.errors import DiskFailure
 from kmirror.storage.errors import StorageLocked
 from kmirror.storage.filesystem import Buffer, translate
+from kmirror.storage.open_files import OpenFiles
 
 Kind = Literal["open", "read", "write", "truncate", "sync", "rename", "remove", "sync_dir"]
 Phase = Literal["before", "after"]
@@ -78,12 +79,13 @@ class Fault:
 
 
 class MemoryFile:
-    __slots__ = ("_fs", "_node", "path")
+    __slots__ = ("_fs", "_node", "path", "synced")
 
     def __init__(self, fs: MemoryFileSystem, path: str, node: _Node) -> None:
         self._fs = fs
         self._node = node
         self.path = path
+        self.synced = True
 
     @property
     def size_bytes(self) -> int:
@@ -103,6 +105,7 @@ class MemoryFile:
             self._fs.refuse(errno.ENOSPC, f"write to {self.path}")
         for piece in pieces:
             data += piece
+        self.synced = False
         self._node.modified_ms = fs.now_ms()
         fs.leave("write", self.path)
         return position
@@ -117,12 +120,14 @@ class MemoryFile:
             del self._node.data[size_bytes:]
         else:
             self._node.data += bytes(size_bytes - len(self._node.data))
+        self.synced = False
         self._fs.leave("truncate", self.path)
 
     def sync(self) -> None:
         self._fs.enter("sync", self.path)
         if not self._fs.skip_sync(self.path):
             self._node.synced = bytes(self._node.data)
+        self.synced = True
         self._fs.leave("sync", self.path)
 
     def fileno(self) -> int | None:
@@ -142,8 +147,15 @@ class MemoryFileSystem:
     """See the module head. `page_bytes` is the unit that survives or is lost whole, save for torn ones."""
 
     def __init__(
-        self, seed: int = 0, *, page_bytes: int = 4096, capacity_bytes: int | None = None, clock: Clock | None = None
+        self,
+        seed: int = 0,
+        *,
+        page_bytes: int = 4096,
+        capacity_bytes: int | None = None,
+        clock: Clock | None = None,
+        open_files_limit: int = 1 << 20,
     ) -> None:
+        self.open_files = OpenFiles(open_files_limit)
         self.seed = seed
         self.page_bytes = page_bytes
         self.capacity_bytes = capacity_bytes
@@ -173,7 +185,11 @@ class MemoryFileSystem:
         """
         chance = random.Random(self.seed * 1_000_003 + self.operation_count)
         after = MemoryFileSystem(
-            self.seed + 1, page_bytes=self.page_bytes, capacity_bytes=self.capacity_bytes, clock=self._clock
+            self.seed + 1,
+            page_bytes=self.page_bytes,
+            capacity_bytes=self.capacity_bytes,
+            clock=self._clock,
+            open_files_limit=self.open_files.limit,
         )
         after._root = self._survivors(self._root, chance, keep_nothing)
         self.dead = True

@@ -540,7 +540,7 @@ def _settle(log: Log, log_start_offset: int, *, rebuilt: bool) -> None:
     if rebuilt:
         for segment in log.segments:
             if segment.size_bytes:
-                log.unsynced.files.append(segment.file)
+                segment.file.sync()  # one by one, so that a log of thousands of segments does not open them all at once
         for segment in log.segments[:-1]:
             log.unsynced.paths += segment.seal() if segment.indexes_loaded else []
         # A process that was killed may have left these in the page cache only.

@@ -91,7 +91,7 @@ def _too_old(log: Log, segment: Segment, now_ms: int) -> bool:
 
 def doom(log: Log, segment: Segment, now_ms: int) -> None:
     """The segment's files go, save the producers' snapshot at its beginning."""
-    segment.file  # noqa: B018 - opened before its name goes: a slice handed out later must still find it
+    segment.keep_file()
     doom_paths(log, [segment.path(suffix) for suffix in _SUFFIXES], now_ms)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from kmirror.errors import CorruptData
 from kmirror.limits import HEADER_WINDOW_BYTES, RECENT_BATCHES_REMEMBERED, SCAN_WINDOW_BYTES
 from kmirror.protocol.records import HEADER_SIZE_BYTES, BatchHeader, parse_header
+from kmirror.storage.errors import FileChanged
 from kmirror.storage.filesystem import File, FileSystem
 from kmirror.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kmirror.storage.txn_index import TxnIndex
@@ -53,9 +54,12 @@ class Segment:
         "_index_interval_bytes",
         "_max_offset",
         "_max_timestamp",
+        "_open_files",
         "_recent_floor",
         "_recent_last",
         "_recent_positions",
+        "_resting_size_bytes",
+        "_resting_synced",
         "base_offset",
         "created_ms",
         "directory",
@@ -64,6 +68,7 @@ class Segment:
         "next_offset",
         "offset_index",
         "size_bytes",
+        "sync_follows",
         "time_index",
         "txn_index",
     )
@@ -93,7 +98,12 @@ class Segment:
         self._bytes_since_entry = 0
         self._max_timestamp = -1
         self._max_offset = base_offset
+        self.sync_follows = True
+        """Whether what is written is synced soon. With page-cache durability it may take days, or never come."""
+        self._open_files = fs.open_files
         self._file: File | None = None
+        self._resting_size_bytes = -1
+        self._resting_synced = False
         self._forget_recent(base_offset)
 
     def path(self, suffix: str = LOG_SUFFIX) -> str:
@@ -101,15 +111,55 @@ class Segment:
 
     @property
     def file(self) -> File:
+        """Opened when it is not; others may be closed for it (`OpenFiles`). Raises FileChanged, OutOfDescriptors."""
         if self._file is None:
-            self._file = self._fs.open(self.path())
+            self._file = self._opened()
+            self._open_files.used(self)
+        elif self._open_files.is_crowded:
+            self._open_files.used(self)
         return self._file
+
+    def _opened(self) -> File:
+        try:
+            file = self._fs.open(self.path())
+        except FileNotFoundError as error:
+            raise FileChanged(f"{self.path()} is gone: stop the broker and restore it") from error
+        if self._resting_size_bytes not in (-1, file.size_bytes):
+            raise FileChanged(
+                f"{self.path()} has {file.size_bytes} bytes, it had {self._resting_size_bytes} when it was closed: "
+                "somebody changed it while the broker ran. Stop the broker and restore it"
+            )
+        if self._resting_size_bytes >= 0:
+            file.synced = self._resting_synced
+        return file
+
+    def rest_file(self) -> bool:
+        """Close the file until it is needed again, unless it has bytes that are about to be synced."""
+        file = self._file
+        if file is None:
+            return True
+        if not file.synced and self.sync_follows:
+            return False
+        self._resting_size_bytes = file.size_bytes
+        self._resting_synced = file.synced
+        self._file = None
+        return True
+
+    def keep_file(self) -> None:
+        """Its name is about to go, so that it could not be opened again: an open file stays with the segment."""
+        self._open_files.forget(self)
+
+    @property
+    def synced(self) -> bool:
+        """Whether a sync has covered, or is covering, all bytes; False when nobody knows."""
+        return self._resting_synced if self._file is None else self._file.synced
 
     def create(self) -> None:
         """Make the empty file. A left-over of the same name (a roll that failed half way) is emptied."""
         self._file = self._fs.open(self.path(), create=True)
         if self._file.size_bytes:
             self._file.truncate(0)
+        self._open_files.used(self)
 
     def attach(self, next_offset: int, size_bytes: int) -> None:
         """A sealed segment found on disk: nothing but its size is looked at until it is needed."""
@@ -375,3 +425,4 @@ class Segment:
     def close(self) -> None:
         """Drop the file: it is closed when no flush and no waiting slice holds it any more."""
         self._file = None
+        self._open_files.forget(self)

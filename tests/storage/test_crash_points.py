@@ -158,7 +158,7 @@ def matrix(
     for keep_nothing in (True, False):
         point = 0
         while True:
-            fs = MemoryFileSystem(point, page_bytes=page_bytes)
+            fs = MemoryFileSystem(point, page_bytes=page_bytes, open_files_limit=1)
             fs.skip_sync = skip_sync
             story = Story(fs)
             countdown = [point]

@@ -55,7 +55,9 @@ class Run:
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
         self.clock = ManualClock(NOW_MS)
-        self.fs = MemoryFileSystem(seed, page_bytes=chance.choice([512, 4096]), clock=self.clock)
+        self.fs = MemoryFileSystem(
+            seed, page_bytes=chance.choice([512, 4096]), clock=self.clock, open_files_limit=seed % 3 + 1
+        )
         self.config = LogConfig(
             segment_bytes=chance.choice([600, 3000, 100_000]),
             index_interval_bytes=chance.choice([1, 300, 4096]),
