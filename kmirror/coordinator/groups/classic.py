@@ -73,6 +73,8 @@ class ClassicGroup:
         """Members of this generation that have not asked for their assignment yet."""
         self.subscribed_topics: frozenset[str] | None = None
         """None: not known (another protocol type, unreadable subscriptions)."""
+        self.assignment_under_way = False
+        """This generation's assignment is being stored: a leader that sends another one is too late."""
         self.new_member_added = False
         """Somebody joined during the initial delay, which is a reason to wait for more."""
         self._supporters: dict[str, int] = {}
@@ -229,6 +231,7 @@ class ClassicGroup:
         self.subscribed_topics = self._find_subscribed_topics()
         self.transition(State.COMPLETING if self.members else State.EMPTY, now_ms)
         self.pending_syncs.clear()
+        self.assignment_under_way = False
 
     def add(self, member: Member, protocol_type: str) -> None:
         """The first member decides the group's protocol type, and leads."""

@@ -47,7 +47,8 @@ def sync(groups: Groups, request: SyncRequest, answer: Promise[SyncAnswer], now_
         )
         return
     member.syncs.append(answer)
-    if group.leader == member.member_id:
+    if group.leader == member.member_id and not group.assignment_under_way:
+        group.assignment_under_way = True
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
         stored = AssignmentStored(group.group_id, group.generation_id, assignments)
         groups.record_group(group, group.recorded(assignments), stored)
