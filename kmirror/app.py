@@ -27,6 +27,7 @@ from kmirror.server.listener import OpenListener
 from kmirror.server.server import Server
 from kmirror.storage.filesystem import FileSystem, OsFileSystem
 from kmirror.storage.open_files import raise_descriptor_limit
+from kmirror.workers.cleaner import CleanerTask
 from kmirror.workers.group_commit import GroupCommit
 from kmirror.workers.ticks import Ticks
 from kmirror.workers.timers import TimerTask
@@ -113,6 +114,7 @@ class App:
         if self._commit is not None:
             self._commit.start()
         nursery.start_soon(Ticks(self.world, self.server, fatal=self._stop_after).run)
+        nursery.start_soon(CleanerTask(self.world, fatal=self._stop_after, inline=self._commit is None).run)
         nursery.start_soon(TimerTask(self.world.runtime, fatal=self._stop_after).run)
         # The client side is imported with the first mirror: a broker without one starts faster and stays smaller.
         self.world.when_mirrors(lambda mirrors: nursery.start_soon(self._run_links, mirrors))

@@ -123,6 +123,8 @@ CLEANER_BYTES_PER_KEY = 200
 """What one key costs in the cleaner's offset map: how many fit into log.cleaner.dedupe.buffer.size."""
 CLEANER_MIN_KEYS = 100_000
 """However small that buffer is: a round must get through more than one batch."""
+CLEANER_NICENESS = 10
+"""The cleaner's process gives way to the broker, and to everything else on the machine."""
 CLEANER_WRITE_BYTES = 1024 * 1024
 """The cleaner writes runs of at least this."""
 

@@ -58,6 +58,7 @@ class DataDirectory:
             self.clean = checkpoints.take_clean_shutdown(fs, self.path) or self.is_new
             self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT_FILE)
             self.log_starts = self._offsets(checkpoints.LOG_START_FILE)
+            self.cleaned_up_to = self._offsets(checkpoints.CLEANER_FILE)
         except BaseException:
             self.release()
             raise
@@ -124,6 +125,11 @@ class DataDirectory:
             checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.LOG_START_FILE}", offsets)
             self.log_starts = offsets
 
+    def write_cleaned_up_to(self, offsets: dict[TopicPartition, int]) -> None:
+        if offsets != self.cleaned_up_to:
+            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.CLEANER_FILE}", offsets)
+            self.cleaned_up_to = offsets
+
     def mark_clean(self) -> None:
         checkpoints.write_clean_shutdown(self.fs, self.path)
 
@@ -170,6 +176,7 @@ class DataDirectory:
         """A new log begins: what the checkpoints say is about a deleted topic of the same name, and must go first."""
         self.write_recovery_points({other: at for other, at in self.recovery_points.items() if other != key})
         self.write_log_starts({other: at for other, at in self.log_starts.items() if other != key})
+        self.write_cleaned_up_to({other: at for other, at in self.cleaned_up_to.items() if other != key})
 
     def _topic_id_of(self, path: str) -> bytes | None:
         try:

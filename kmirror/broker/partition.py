@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kmirror.broker.durability import FlushPort
 from kmirror.broker.storage_codes import api_error
@@ -35,6 +35,9 @@ from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
 from kmirror.storage.validation import NEWEST_MAGIC, single_batch
 from kmirror.storage.values import LONG_MAX
+
+if TYPE_CHECKING:
+    from kmirror.storage.cleaning import CleanedGroup
 
 _log = logging.getLogger("kmirror.broker")
 
@@ -108,6 +111,7 @@ class Partition:
         open_log: Callable[[], Log],
         exists: Callable[[], bool],
         internal: bool = False,
+        cleaned_up_to: int = -1,
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id
@@ -130,6 +134,8 @@ class Partition:
         self._next_handle = 0
         self._told = (-1, -1, -1)
         self._unflushed_since_ms: int | None = None
+        self.cleaned_up_to = cleaned_up_to
+        """Below it the log is compacted (`broker.cleaner`); -1 when it never was."""
 
     def __str__(self) -> str:
         return f"{self.topic_name}-{self.index}"
@@ -558,6 +564,16 @@ class Partition:
             self._advance(force=True)
         return count
 
+    def swap_in(self, group: CleanedGroup) -> bool:
+        """Put a cleaned segment in place of those it was made of (`storage.cleaning`). False when they have changed
+        meanwhile. Readers notice nothing: the offsets are the same, and slices handed out keep the old files."""
+        from kmirror.storage import cleaning  # not needed before the first round
+
+        log = self.log
+        swapped = self._guard(lambda: cleaning.swap(log, group, self._services.clock.time_ms()))
+        self._services.flush.dirty(log, self._advance)
+        return swapped
+
     def truncate_to(self, offset: int) -> int:
         """Cut everything from `offset` on (from the batch that contains it). Returns the new log end."""
         end = self._guard(lambda: self.log.truncate_to(offset))
@@ -571,6 +587,7 @@ class Partition:
 
     def _after_cut(self) -> None:
         end = self.log.log_end_offset
+        self.cleaned_up_to = min(self.cleaned_up_to, end)
         self._undecided.clear()
         self._high_watermark = min(self._high_watermark, end)
         lost = [promise for offset, promise in self._waiters if offset > end]

@@ -335,6 +335,7 @@ class World:
             open_log=open_log,
             exists=lambda: self.fs.exists(self.directory.partition_path(topic.name, index)),
             internal=topic.internal,
+            cleaned_up_to=self.directory.cleaned_up_to.get((topic.name, index), -1),
         )
 
     def _open_log(self, name: str, index: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -559,9 +560,15 @@ class World:
         return sum(log.producers.remove_expired(now_ms, expiration_ms) for log in opened if log is not None)
 
     def write_checkpoints(self) -> None:
-        """Recovery points and log starts, as Kafka writes them every minute. Raises StorageError."""
+        """Recovery points, log starts and how far logs are compacted, every minute as in Kafka. Raises StorageError."""
         self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))
         self.write_log_starts()
+        self.write_cleaned_up_to()
+
+    def write_cleaned_up_to(self) -> None:
+        """How far each log is compacted. Raises StorageError."""
+        found = {(partition.topic_name, partition.index): partition.cleaned_up_to for partition in self.partitions()}
+        self.directory.write_cleaned_up_to({key: offset for key, offset in found.items() if offset >= 0})
 
     def write_log_starts(self) -> None:
         starts = self._offsets(self.directory.log_starts, _start)

@@ -14,7 +14,7 @@ the new list of segments is written first, so the gaps that cleaning leaves lie 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,6 +63,8 @@ class CleanJob:
     index_bytes: int
     index_interval_bytes: int
     max_keys: int
+    suffix: str = CLEANED_SUFFIX
+    """Ends in `.cleaned`; two processes never use the same."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
     last_records: dict[int, compaction.LastRecord] = field(default_factory=dict)
 
@@ -86,6 +88,7 @@ class CleanedGroup(NamedTuple):
     sources: list[Source]
     next_offset: int
     size_bytes: int
+    suffix: str
 
 
 class Dirt(NamedTuple):
@@ -174,12 +177,15 @@ def plan(log: Log, found: Dirt, *, now_ms: int, memory_bytes: int) -> CleanJob |
 # --- cleaning ---------------------------------------------------------------------------------------------------
 
 
-def clean(fs: FileSystem, job: CleanJob) -> Iterator[CleanedGroup | int]:
+def clean(
+    fs: FileSystem, job: CleanJob, on_bytes: Callable[[int], None] = lambda size_bytes: None
+) -> Iterator[CleanedGroup | int]:
     """The round: each group as soon as it is on disk, and at last the offset up to which the log is clean now.
 
-    Raises CorruptData for a batch that is damaged (nothing is lost: the old files stay), DiskFull, DiskFailure.
+    `on_bytes` is told what was read and written, and may take its time. Raises CorruptData for a batch that is damaged
+    (nothing is lost: the old files stay), DiskFull, DiskFailure.
     """
-    offset_map = _read_keys(fs, job)
+    offset_map = _read_keys(fs, job, on_bytes)
     end_offset = offset_map.latest_offset + 1
     sources = [source for source in job.sources if source.base_offset < end_offset]
     transactions = compaction.CleanedTransactions(job.aborted)
@@ -192,7 +198,7 @@ def clean(fs: FileSystem, job: CleanJob) -> Iterator[CleanedGroup | int]:
         delete_retention_ms=job.delete_retention_ms,
     )
     for group in _grouped(fs, job, sources):
-        yield _clean_group(fs, job, group, batch_filter, transactions)
+        yield _clean_group(fs, job, group, batch_filter, transactions, on_bytes)
     yield end_offset
 
 
@@ -213,7 +219,7 @@ def _opened(fs: FileSystem, job: CleanJob, source: Source) -> Segment:
     return segment
 
 
-def _read_keys(fs: FileSystem, job: CleanJob) -> compaction.OffsetMap:
+def _read_keys(fs: FileSystem, job: CleanJob, on_bytes: Callable[[int], None]) -> compaction.OffsetMap:
     """Of the dirty segments, until the map is full."""
     offset_map = compaction.OffsetMap(job.max_keys)
     dirty = [source for source in job.sources if source.next_offset > job.first_dirty_offset]
@@ -225,6 +231,7 @@ def _read_keys(fs: FileSystem, job: CleanJob) -> compaction.OffsetMap:
         try:
             for _, header, data in segment.batches():
                 check_crc(data, 0, header)
+                on_bytes(len(data))
                 if not compaction.fill(offset_map, transactions, header, data, from_offset=job.first_dirty_offset):
                     return offset_map
         finally:
@@ -266,15 +273,17 @@ def _clean_group(
     group: list[Source],
     batch_filter: compaction.BatchFilter,
     transactions: compaction.CleanedTransactions,
+    on_bytes: Callable[[int], None],
 ) -> CleanedGroup:
     cleaned = _segment(fs, job, group[0].base_offset)
-    file = _fresh(fs, cleaned.path() + CLEANED_SUFFIX)
+    file = _fresh(fs, cleaned.path() + job.suffix)
     pieces: list[Buffer] = []
     waiting = position = 0
     for source in group:
         segment = _opened(fs, job, source)
         for _, header, data in segment.batches():
             check_crc(data, 0, header)
+            on_bytes(len(data))
             kept = batch_filter.apply(header, data)
             if kept is None:
                 continue
@@ -284,6 +293,7 @@ def _clean_group(
             waiting += len(kept)
             if waiting >= CLEANER_WRITE_BYTES:
                 file.append([b"".join(pieces)])
+                on_bytes(waiting)
                 pieces, waiting = [], 0
         segment.close()
     if pieces:
@@ -293,11 +303,11 @@ def _clean_group(
     transactions.kept = []
     for suffix, content in cleaned.sealed_indexes():
         if content or suffix != TXN_INDEX_SUFFIX:
-            side = _fresh(fs, cleaned.path(suffix) + CLEANED_SUFFIX)
+            side = _fresh(fs, cleaned.path(suffix) + job.suffix)
             if content:
                 side.append([content])
             side.sync()
-    return CleanedGroup(group, group[-1].next_offset, position)
+    return CleanedGroup(group, group[-1].next_offset, position, job.suffix)
 
 
 def _fresh(fs: FileSystem, path: str) -> File:
@@ -323,13 +333,13 @@ def swap(log: Log, group: CleanedGroup, now_ms: int) -> bool:
         created_ms=log.clock.time_ms(),
     )
     if first is None:
-        _drop(log.fs, cleaned)
+        _drop(log.fs, cleaned, group.suffix)
         return False
     old = log.segments[first : first + len(group.sources)]
     following = log.segments[first + len(group.sources) :]
     cleaned.attach(following[0].base_offset, group.size_bytes)
     flush.write_facts(log, [*log.segments[:first], cleaned, *following])
-    _rename(log.fs, cleaned, CLEANED_SUFFIX, SWAP_SUFFIX)
+    _rename(log.fs, cleaned, group.suffix, SWAP_SUFFIX)
     log.fs.sync_dir(log.directory)
     for segment in old:
         retention.doom(log, segment, now_ms)
@@ -365,9 +375,9 @@ def _rename(fs: FileSystem, segment: Segment, before: str, after: str) -> None:
             fs.rename(path + before, path + after)
 
 
-def _drop(fs: FileSystem, segment: Segment) -> None:
+def _drop(fs: FileSystem, segment: Segment, ending: str) -> None:
     for suffix in (*_SIDE_SUFFIXES, LOG_SUFFIX):
-        fs.remove(segment.path(suffix) + CLEANED_SUFFIX)
+        fs.remove(segment.path(suffix) + ending)
 
 
 def drop_all(log: Log) -> None:
