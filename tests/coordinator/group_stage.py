@@ -97,7 +97,7 @@ class Stage:
         value = record.value
         if not isinstance(value, GroupMetadataValue):
             return f"record {record.key.group} tombstone"  # type: ignore[union-attr]
-        members = " ".join(f"{one.member_id}={one.assignment.decode()}" for one in value.members)
+        members = " ".join(f"{one.member_id}={bytes(one.assignment).decode()}" for one in value.members)
         return f"record generation={value.generation} leader={value.leader} protocol={value.protocol} [{members}]"
 
     def wait(self, duration_ms: int) -> None:
@@ -195,7 +195,7 @@ class Stage:
             f" id={answer.member_id} members=[{members}]{skip}"
         )
 
-    def sync(self, name: str, *, group: str = "g", generation: int | None = None, **assignments: str) -> Promise[Any]:
+    def sync(self, name: str, *, group: str = "g", generation: int | None = None, **assignments: Any) -> Promise[Any]:
         """Assignments by client id."""
         answer: Promise[SyncAnswer] = Promise()
         self._expect(name, answer, lambda: self._synced(name, answer.result()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kmirror.coordinator.groups.classic import ClassicGroup, State, in_hash_map_order, subscribed_topics
@@ -23,7 +25,8 @@ def stable(stage: Stage, names: list[str]) -> None:
     for name in names:
         if name != leader:
             stage.sync(name)
-    stage.sync(leader, **{name: f"for {name}" for name in names})
+    assignments: dict[str, Any] = {name: f"for {name}" for name in names}
+    stage.sync(leader, **assignments)
 
 
 def test_two_hundred_members_join_roll_and_leave() -> None:
@@ -138,7 +141,7 @@ def test_subscribed_topics_of_a_group_are_those_of_all_members() -> None:
         said = encode_subscription(ConsumerProtocolSubscription(topics=topics, user_data=b""), 0)
         stage.join(name, version=3, text=said.decode())
     stage.settle()
-    assert stage.groups.subscribed_topics("g") == {"t", "u"}
+    assert stage.groups.subscribed_topics("g") == frozenset({"t", "u"})
     stage.leave("a", "b")
     assert stage.groups.subscribed_topics("g") == frozenset()
 

@@ -101,7 +101,8 @@ class Life:
         live = stage.groups.table.get(group)
         members = list(live.members) if live is not None else []
         mark = f"{self.serial}"
-        answer = stage.sync(client, group=group, **{one: f"{mark}:{one}" for one in members})
+        assignments: dict[str, Any] = {one: f"{mark}:{one}" for one in members}
+        answer = stage.sync(client, group=group, **assignments)
         self.promises.append(answer)
 
         def told(settled: Promise[Any]) -> None:
