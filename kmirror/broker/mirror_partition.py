@@ -170,7 +170,7 @@ class MirroredPartition:
         self.copied = Copied()
         self._prepared = False
         self.fetched_under = -1
-        """The log's generation when a fetch was last applied; -1: none yet. From then on group offsets are taken over."""
+        """The log's generation when a fetch was last applied; -1: none yet. Group offsets are taken over since then."""
 
     @property
     def index(self) -> int:

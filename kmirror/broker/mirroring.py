@@ -21,7 +21,6 @@ from kmirror.broker import mirror_describe, mirror_fetch, mirror_operator, mirro
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.metadata import MIRROR_STATE_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicState
 from kmirror.broker.mirror_groups import GroupSync
-from kmirror.broker.mirror_groups import GroupSync
 from kmirror.broker.mirror_partition import Continue, MirroredPartition
 from kmirror.broker.mirror_records import CODEC, PartitionKey, RecordMaker, StateImage
 from kmirror.broker.mirror_timers import Timers
@@ -119,7 +118,6 @@ class Mirrors:
         self.growing: str | None = None
         """Topic that the mirror itself is growing at this moment."""
         self.operations: list[Pending] = []
-        self.group_sync = GroupSync(self)
         self.group_sync = GroupSync(self)
         self._chance = chance or Random().random
         self._waker: Callable[[str], None] = _nobody
