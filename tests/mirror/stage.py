@@ -30,6 +30,7 @@ class Stage:
         self.a = Cluster("a", seed=1, at_once=False)
         self.b = Cluster("b", seed=2, clock=self.a.clock, at_once=False)
         self.pump = Pump(self.b, self.a, broker_id=1)
+        self.back = self.pump
         self.promises: list[tuple[str, Promise[Any]]] = []
         self._names = {c.world.cluster_id: f"<cluster {c.name}>" for c in (self.a, self.b)}
         self.b.on_outcome = self._tell
@@ -118,6 +119,9 @@ class Stage:
         given = dict(config.split("=", 1) for config in configs)
         self.b.create_mirror(self.a, **{name.replace(".", "__"): value for name, value in given.items()})
 
+    def topic_here(self, count: str = "1") -> None:
+        self.b.create_topic(TOPIC, int(count))
+
     def produce(self, *values: str) -> None:
         self.said.append(f"at {self.a.produce(*(v.encode() for v in values))}")
 
@@ -147,6 +151,39 @@ class Stage:
     def stop(self) -> None:
         self.promises.append(("stop", self.b.stop()))
 
+    def recover(self) -> None:
+        self.promises.append(("recover", self.b.mirrors.recover("m", [TOPIC])))
+        self.b.calm()
+
+    def back_start(self, *options: str) -> None:
+        """`a` mirrors `b`; told is only the answer."""
+        if "back" not in self.a.mirrors.mirrors:
+            self.a.create_mirror(self.b, "back")
+            self.back = Pump(self.a, self.b, "back", broker_id=2)
+        promise = self.a.start(self.b, mirror="back", replace="--replace" in options)
+        self.promises.append(("start back", promise))
+        self.back.run(6)
+
+    def back_run(self) -> None:
+        self.back.run(6)
+
+    def back_stop(self) -> None:
+        self.promises.append(("stop back", self.a.stop(mirror="back")))
+
+    def back_pause(self) -> None:
+        self.promises.append(("pause back", self.a.mirrors.pause("back", [TOPIC])))
+        self.a.calm()
+
+    def back_delete(self) -> None:
+        self.promises.append(("delete back", self.a.mirrors.delete("back")))
+        self.a.calm()
+
+    def back_lazy(self, rounds: str) -> None:
+        """So many rounds of flushes at `a` after each call, so that a stop stays under way; `off`: all."""
+        self.a.lazy, self.a.lazy_rounds = rounds != "off", 0 if rounds == "off" else int(rounds)
+        if rounds == "off":
+            self.a.calm()
+
     def pause(self) -> None:
         self.promises.append(("pause", self.b.mirrors.pause("m", [TOPIC])))
         self.b.calm()
@@ -170,7 +207,11 @@ class Stage:
         self.pump.refresh()
 
     def show(self) -> None:
-        row = self.b.row()
+        try:
+            row = self.b.row()
+        except LookupError:
+            self.said.append(f"not mirrored {self.b.partition().mode.name}")
+            return
         phase = f" ({row.phase})" if row.phase else ""
         parts = [f"{row.state}{phase} source={row.source_offset} here={row.destination_offset} lag={row.lag}"]
         parts.append(f"epoch={row.leader_epoch} LME={row.last_mirror_epoch} LMO={row.last_mirror_offset}")
@@ -272,9 +313,17 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "a reachable": Stage.reachable,
     "a changes-cluster": Stage.other_cluster,
     "a answers": Stage.source_says,
+    "b topic": Stage.topic_here,
     "b mirror": Stage.mirror,
     "b start": Stage.start,
     "b stop": Stage.stop,
+    "b recover": Stage.recover,
+    "a starts-back": Stage.back_start,
+    "a follows": Stage.back_run,
+    "a stops-back": Stage.back_stop,
+    "a pauses-back": Stage.back_pause,
+    "a deletes-back": Stage.back_delete,
+    "a lazy": Stage.back_lazy,
     "b pause": Stage.pause,
     "b resume": Stage.resume,
     "b delete-mirror": Stage.delete,
