@@ -25,6 +25,8 @@ from kmirror.protocol.api.describe_configs import (
     DescribeConfigsResult,
 )
 from kmirror.protocol.api.fetch import FetchableTopicResponse, FetchLeaderIdAndEpoch, FetchResponse, PartitionData
+from kmirror.protocol.api.find_coordinator import Coordinator, FindCoordinatorResponse
+from kmirror.protocol.api.list_groups import ListedGroup, ListGroupsResponse
 from kmirror.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -35,6 +37,14 @@ from kmirror.protocol.api.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+)
+from kmirror.protocol.api.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from kmirror.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochEndOffset,
@@ -59,6 +69,9 @@ KAFKA_2_1_1: Ranges = {
     "ApiVersions": (0, 2),
     "OffsetForLeaderEpoch": (0, 2),
     "DescribeConfigs": (0, 2),
+    "FindCoordinator": (0, 2),
+    "ListGroups": (0, 2),
+    "OffsetFetch": (0, 5),
 }
 KAFKA_3_9_2: Ranges = {
     "Produce": (0, 11),
@@ -68,6 +81,9 @@ KAFKA_3_9_2: Ranges = {
     "ApiVersions": (0, 4),
     "OffsetForLeaderEpoch": (0, 4),
     "DescribeConfigs": (0, 4),
+    "FindCoordinator": (0, 6),
+    "ListGroups": (0, 5),
+    "OffsetFetch": (0, 9),
 }
 KAFKA_4_4_0: Ranges = {
     "Produce": (0, 13),
@@ -77,6 +93,9 @@ KAFKA_4_4_0: Ranges = {
     "ApiVersions": (0, 5),
     "OffsetForLeaderEpoch": (2, 4),
     "DescribeConfigs": (1, 4),
+    "FindCoordinator": (0, 6),
+    "ListGroups": (0, 5),
+    "OffsetFetch": (1, 10),
 }
 
 
@@ -128,6 +147,17 @@ class FakeTopic:
     partitions: dict[int, FakePartition] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
     internal: bool = False
+
+
+@dataclass
+class FakeGroup:
+    """`offsets`: (offset, leader epoch, metadata) by topic and partition."""
+
+    coordinator: int = 1
+    protocol_type: str = "consumer"
+    group_type: str = "Classic"
+    offsets: dict[tuple[str, int], tuple[int, int, str]] = field(default_factory=dict)
+    error_code: int = 0
 
 
 Script = Callable[["FakeBroker", registry.Api, int, Any], Awaitable[Any]]
@@ -302,6 +332,57 @@ class FakeBroker:
                 )
         return response
 
+    async def on_list_groups(self, _message: Any, version: int) -> ListGroupsResponse:
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(
+                    group_id=group_id,
+                    protocol_type=group.protocol_type,
+                    group_type=group.group_type if version >= 5 else "",
+                )
+                for group_id, group in self.cluster.groups.items()
+                if group.coordinator == self.node_id
+            ]
+        )
+
+    async def on_find_coordinator(self, message: Any, version: int) -> FindCoordinatorResponse:
+        keys = message.coordinator_keys if version >= 4 else [message.key]
+        found = []
+        for key in keys:
+            broker = self.cluster.brokers[self.cluster.groups[key].coordinator]
+            found.append(Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port))
+        if version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        return FindCoordinatorResponse(node_id=found[0].node_id, host=found[0].host, port=found[0].port)
+
+    async def on_offset_fetch(self, message: Any, version: int) -> OffsetFetchResponse:
+        if version < 8:
+            assert message.topics is None
+            code, topics = self._offsets_of(message.group_id, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+            return OffsetFetchResponse(error_code=code, topics=topics)
+        response = OffsetFetchResponse()
+        for asked in message.groups:
+            assert asked.topics is None
+            code, topics = self._offsets_of(asked.group_id, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+            response.groups.append(OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code, topics=topics))
+        return response
+
+    def _offsets_of(self, group_id: str, topic_class: Any, partition_class: Any) -> tuple[int, list[Any]]:
+        group = self.cluster.groups.get(group_id)
+        if group is None:
+            return 0, []
+        if group.coordinator != self.node_id:
+            return ErrorCode.NOT_COORDINATOR, []
+        topics: dict[str, Any] = {}
+        for (name, index), (offset, epoch, metadata) in group.offsets.items():
+            topic = topics.setdefault(name, topic_class(name=name))
+            topic.partitions.append(
+                partition_class(
+                    partition_index=index, committed_offset=offset, committed_leader_epoch=epoch, metadata=metadata
+                )
+            )
+        return group.error_code, list(topics.values()) if not group.error_code else []
+
     async def on_describe_configs(self, message: Any, version: int) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
         for resource in message.resources:
@@ -435,6 +516,7 @@ class FakeCluster:
         self.nursery = nursery
         self.cluster_id = cluster_id
         self.topics: dict[str, FakeTopic] = {}
+        self.groups: dict[str, FakeGroup] = {}
         self.brokers = {node: FakeBroker(self, node, versions) for node in range(1, brokers + 1)}
         self.changed = trio.Event()
 
