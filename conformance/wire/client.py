@@ -175,9 +175,11 @@ class Broker:
     def new_name(self, prefix: str = "wire") -> str:
         return f"{prefix}-{random.getrandbits(32):08x}-{next(_numbers)}"
 
-    def create_topic(self, *, partition_count: int = 1, configs: dict[str, str] | None = None) -> Topic:
-        """A fresh topic, ready for use."""
-        name = self.new_name()
+    def create_topic(
+        self, *, partition_count: int = 1, configs: dict[str, str] | None = None, prefix: str = "wire"
+    ) -> Topic:
+        """A fresh topic, ready for use. Its name begins with `prefix`, where an order of names matters."""
+        name = self.new_name(prefix)
         creatable = CreatableTopic(
             name=name,
             num_partitions=partition_count,
