@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,23 @@ SHOWN_LOG_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class ChildBroker:
+    """`port`: where it listens itself, whatever it tells its clients."""
+
     bootstrap: str
+    port: int
     pid: int
     directory: Path
 
 
 @asynccontextmanager
-async def child_broker(directory: Path, log_file: Path) -> AsyncIterator[ChildBroker]:
-    """`kmirror serve` on a free port with its data in `directory`. Raises Failure when it does not get ready."""
+async def child_broker(
+    directory: Path, log_file: Path, *, advertised: str | None = None, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[ChildBroker]:
+    """`kmirror serve` on a free port with its data in `directory`. Raises Failure when it does not get ready.
+
+    `advertised`: the HOST:PORT that clients are told, instead of the one they came to. `settings`: properties.
+    """
+    port = _free_port()
     command = [
         sys.executable,
         "-m",
@@ -37,16 +47,27 @@ async def child_broker(directory: Path, log_file: Path) -> AsyncIterator[ChildBr
         "--data-dir",
         str(directory),
         "--listen",
-        "127.0.0.1:0",
+        f"127.0.0.1:{port}",
     ]
+    for name, value in (settings or {}).items():
+        command += ["--set", f"{name}={value}"]
+    if advertised is not None:
+        command += ["--set", f"advertised.listeners=PLAINTEXT://{advertised}"]
     with log_file.open("wb") as log:
         process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=log)
     try:
         fields = await _ready_fields(process, log_file)
-        yield ChildBroker(fields["bootstrap"], process.pid, directory)
+        yield ChildBroker(fields["bootstrap"], port, process.pid, directory)
     finally:
         with trio.CancelScope(shield=True):
             await _stop(process)
+
+
+def _free_port() -> int:
+    """Chosen here, since a broker that advertises another address announces that one. Somebody may take it first: then
+    the broker does not get ready, and says why."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 async def _ready_fields(process: trio.Process, log_file: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("consume", "Print the records of a partition."),
     "dump": ("dump", "Print what is in segment files, indexes, snapshots and checkpoints."),
     "dissect": ("dissect", "Explain the bytes of a frame or a record batch, field by field."),
-    "demo": ("demo", "Mirror, verify and fail over between two brokers, step by step."),
+    "demo": ("demo", "Mirror, verify, fail over and go back between two brokers, step by step."),
 }
 
 

@@ -1,8 +1,8 @@
-"""`kmirror demo`: mirror, verify and fail over, each step explained, done and checked.
+"""`kmirror demo`: mirror, verify, fail over and go back between two brokers, each step explained, done and checked.
 
-With no options a kmirror in this process plays the source; with --source it is your own cluster, which is only read.
-The destination is always a second kmirror process in a directory of its own that is removed at the end. The exit
-status tells whether every check held.
+With no options a kmirror in this process plays the source; with --source it is your own cluster, which is only read,
+and the steps that write there are left out. The destination is always a second kmirror process in a directory of its
+own that is removed at the end. The exit status tells whether every check held.
 """
 
 from __future__ import annotations
@@ -12,70 +12,28 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 import trio
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from kmirror.cli import demo_source, file_formats, mirror_actions
+from kmirror.cli import demo_failback, demo_groups, demo_source, file_formats, mirror_actions
+from kmirror.cli.byte_counter import byte_counter
 from kmirror.cli.child_broker import ChildBroker, child_broker
-from kmirror.cli.client_properties import ClientProperties
-from kmirror.cli.comparison import Result
+from kmirror.cli.demo_stage import WAITING, Plan, Stage, compare_all, create_and_start
 from kmirror.cli.display import print_table
 from kmirror.cli.dump import batch_line, record_line
 from kmirror.cli.failure import BadUsage, Failure
-from kmirror.cli.mirror_actions import Outcome, Waiting
-from kmirror.cli.mirror_status import Row, describe_one, failed_for_good, print_rows, wait_for
+from kmirror.cli.mirror_status import Row, describe_one
 from kmirror.cli.partition_reader import PartitionReader
 from kmirror.cli.session import Session, code_name, comma_list, refusal, run_readably
-from kmirror.cli.verify import print_results, verify
 from kmirror.clock import SystemClock
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Record, build_batch
 from kmirror.source.cluster import Cluster
 
 MIRROR = "demo"
-WAITING = Waiting(timeout_s=30.0)
 OWN_RECORDS = 5
-
-
-class Stage:
-    """Numbers the steps, says what is done and seen, and stops at the first check that fails."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.checks = 0
-
-    def step(self, title: str, *commands: str) -> None:
-        self.number += 1
-        click.echo()
-        click.secho(f"{self.number}. {title}", bold=True)
-        for command in commands:
-            click.secho(f"   $ kmirror {command}", dim=True)
-
-    def saw(self, text: str) -> None:
-        for line in text.splitlines():
-            click.echo(f"   {line}")
-
-    def check(self, held: bool, what: str) -> None:
-        """Raises Failure unless `held`."""
-        if not held:
-            raise Failure(f"step {self.number}: this does not hold: {what}")
-        self.checks += 1
-        click.echo(f"   {click.style('ok', fg='green')}  {what}")
-
-
-@dataclass(slots=True)
-class Plan:
-    """What is mirrored. `written`: what the embedded source holds, None for somebody's own cluster."""
-
-    source: str
-    topics: list[str]
-    written: demo_source.Written | None = None
-    rows: list[Row] = field(default_factory=list)
 
 
 @click.command("demo")
@@ -83,7 +41,7 @@ class Plan:
 @click.option("--topics", metavar="LIST", help="Topics of --source: names or regular expressions.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Keep the data here.")
 def command(source: str | None, topics: str | None, keep: Path | None) -> None:
-    """Mirror, verify and fail over between two brokers, step by step."""
+    """Mirror, verify, fail over and go back between two brokers, step by step."""
     if source is not None and not comma_list(topics):
         raise BadUsage("--source needs --topics: which of your topics shall be mirrored")
     if source is None and topics is not None:
@@ -111,20 +69,40 @@ async def perform(stage: Stage, directory: Path, source: str | None, topics: lis
             plan = await stack.enter_async_context(embedded_source(stage, directory / "source"))
         else:
             plan = Plan(source, topics)
-        stage.step("A second kmirror process is the destination", "serve --data-dir destination --listen 127.0.0.1:0")
-        child = await stack.enter_async_context(child_broker(directory / "destination", directory / "destination.log"))
-        stage.saw(f"process {child.pid} serves {child.bootstrap}")
-        destination = Session(child.bootstrap).cluster()
-        stack.callback(destination.close)
         origin = Session(plan.source).cluster()
         stack.callback(origin.close)
+        application = await demo_groups.begin_at_source(stage, origin) if plan.written is not None else None
+        counter = await stack.enter_async_context(byte_counter())
+        settings = " ".join(f"--set {name}={value}" for name, value in demo_source.OFTEN.items())
+        stage.step("A second kmirror process is the destination", f"serve --data-dir destination {settings}")
+        child = await stack.enter_async_context(
+            child_broker(
+                directory / "destination",
+                directory / "destination.log",
+                advertised=counter.address,
+                settings=demo_source.OFTEN,
+            )
+        )
+        counter.target = ("127.0.0.1", child.port)
+        stage.saw(f"process {child.pid} serves {counter.address}")
+        destination = Session(counter.address).cluster()
+        stack.callback(destination.close)
         await mirror_step(stage, plan, destination)
-        await verify_step(stage, plan, origin, destination, child)
+        await verify_step(stage, plan, origin, destination, counter.address, child)
         await refusal_step(stage, plan, destination)
+        if application is not None:
+            await demo_groups.offsets_arrive(stage, application, destination)
         await failover_step(stage, plan, destination)
         markers_step(stage, plan, child)
         await own_records_step(stage, plan, destination, child)
+        if application is not None:
+            await demo_groups.go_on_at_destination(stage, plan, application, destination)
         await still_identical_step(stage, plan, origin, destination)
+        if application is not None:
+            offset = await demo_failback.write_to_the_old_source(stage, origin)
+            await demo_failback.fail_back(stage, plan, counter, application, origin, destination)
+            demo_failback.what_was_cut(stage, plan, offset)
+            await demo_failback.promote_again(stage, plan, origin)
 
 
 @asynccontextmanager
@@ -132,7 +110,7 @@ async def embedded_source(stage: Stage, directory: Path) -> AsyncIterator[Plan]:
     from kmirror import app as application
 
     stage.step("A kmirror in this process plays the source, with everything worth mirroring")
-    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
+    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **demo_source.OFTEN}
     async with application.running(properties) as app:
         cluster = Session(app.bootstrap).cluster()
         try:
@@ -147,7 +125,7 @@ async def embedded_source(stage: Stage, directory: Path) -> AsyncIterator[Plan]:
             f"epochs {', '.join(map(str, sorted(written.leader_epochs)))}\n"
             f"{demo_source.PAYMENTS}: one transaction committed, one aborted, one left open"
         )
-        yield Plan(app.bootstrap, [demo_source.ORDERS, demo_source.PAYMENTS], written)
+        yield Plan(app.bootstrap, [demo_source.ORDERS, demo_source.PAYMENTS], directory, written)
 
 
 async def mirror_step(stage: Stage, plan: Plan, destination: Cluster) -> None:
@@ -157,73 +135,14 @@ async def mirror_step(stage: Stage, plan: Plan, destination: Cluster) -> None:
         f"mirror create {MIRROR} --source {plan.source} --topics '{topics}'",
         f"mirror start {MIRROR} --topics '{topics}'",
     )
-    configs = {"bootstrap.servers": plan.source, "topics.include": topics}
-    await mirror_actions.create(destination, MIRROR, configs, ClientProperties())
-    outcome = await mirror_actions.start(
-        destination,
-        MIRROR,
-        plan.topics,
-        properties=ClientProperties(),
-        start_from=None,
-        replace=False,
-        waiting=WAITING,
-    )
-    _all_done(stage, outcome)
-    names = {row["topic"] for row in (await describe_one(destination, MIRROR)).rows}
-    if not names:
-        raise Failure(f"the source has no topic that matches {topics}")
-    waited = await _watch_lag(destination, names)
-    plan.rows = waited
-    print_rows(waited)
-    stage.check(all(row["state"] == "MIRRORING" for row in waited), "every partition is MIRRORING")
-    stage.check(all(row["lag"] == 0 for row in waited), "every partition has caught up: lag 0")
+    plan.rows = await create_and_start(stage, destination, MIRROR, plan.source, plan.topics)
 
 
-def _all_done(stage: Stage, outcome: Outcome) -> None:
-    for line in (*outcome.done, *outcome.notes):
-        stage.saw(line)
-    if outcome.failed:
-        print_table(("TOPIC", "PARTITION", "STATE", "WHY"), outcome.failed)
-        raise Failure(f"step {stage.number}: not reached, see the table")
-
-
-async def _watch_lag(destination: Cluster, names: set[str]) -> list[Row]:
-    """Wait for lag 0 with a bar per topic (on a terminal)."""
-    columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"))
-    with Progress(*columns, console=Console(), disable=not sys.stdout.isatty()) as progress:
-        bars = {name: progress.add_task(name, total=None) for name in sorted(names)}
-
-        def show(rows: list[Row]) -> None:
-            for name, bar in bars.items():
-                mine = [row for row in rows if row["topic"] == name]
-                progress.update(
-                    bar,
-                    total=sum(row["source_offset"] or 0 for row in mine),
-                    completed=sum(row["destination_offset"] or 0 for row in mine),
-                )
-
-        waited = await wait_for(
-            destination,
-            MIRROR,
-            names,
-            reached=lambda row: bool(row["state"] == "MIRRORING" and row["lag"] == 0),
-            hopeless=failed_for_good,
-            timeout_s=WAITING.timeout_s,
-            watch=show,
-        )
-    return waited.rows
-
-
-async def _compare(stage: Stage, origin: Cluster, destination: Cluster) -> list[Result]:
-    results = await verify(origin, destination, await describe_one(destination, MIRROR), [], show_progress=True)
-    print_results(results)
-    stage.check(all(result.identical for result in results), "no byte differs")
-    return results
-
-
-async def verify_step(stage: Stage, plan: Plan, origin: Cluster, destination: Cluster, child: ChildBroker) -> None:
-    stage.step("Compare it with the source, batch by batch", f"verify {MIRROR} --bootstrap {child.bootstrap}")
-    results = await _compare(stage, origin, destination)
+async def verify_step(
+    stage: Stage, plan: Plan, origin: Cluster, destination: Cluster, address: str, child: ChildBroker
+) -> None:
+    stage.step("Compare it with the source, batch by batch", f"verify {MIRROR} --bootstrap {address}")
+    results = await compare_all(stage, origin, destination, MIRROR)
     if plan.written is not None:
         batches = sum(result.batch_count for result in results)
         stage.check(batches == plan.written.batches, f"all {batches} batches that were written have been compared")
@@ -261,7 +180,7 @@ async def failover_step(stage: Stage, plan: Plan, destination: Cluster) -> None:
     names = sorted({row["topic"] for row in plan.rows})
     outcome = await mirror_actions.stop(destination, MIRROR, names, waiting=WAITING)
     print_table(outcome.detail_columns, outcome.details)
-    _all_done(stage, outcome)
+    stage.finish(outcome)
     rows = (await describe_one(destination, MIRROR)).rows
     stage.check(all(row["state"] == "STOPPED" for row in rows), "every partition is STOPPED")
     plan.rows = rows
@@ -325,7 +244,7 @@ def _mirrored_producer(directory: Path, limit: int) -> tuple[int, bool]:
 
 async def still_identical_step(stage: Stage, plan: Plan, origin: Cluster, destination: Cluster) -> None:
     stage.step("What was mirrored is still the source's, byte for byte", f"verify {MIRROR}")
-    results = await _compare(stage, origin, destination)
+    results = await compare_all(stage, origin, destination, MIRROR)
     row = _writable_row(plan)
     mine = next(result for result in results if (result.topic, result.partition) == (row["topic"], row["partition"]))
     stage.check(any("written here" in reason for reason in mine.not_compared), "our own records are told apart")

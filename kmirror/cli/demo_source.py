@@ -1,8 +1,7 @@
-"""The demo's source: a kmirror in this process, and everything worth mirroring written to it.
+"""The demo's source: a kmirror in this process, and everything worth mirroring written to it by ordinary clients.
 
-Plain, compressed and idempotent records come through Produce, like anybody's. The transactional partition is appended
-to the embedded broker's log the way a transaction coordinator appends: this broker has no coordinator yet, and
-Produce is not loosened for a demo.
+Plain, compressed, idempotent and transactional records all come through Produce. Only the second leader epoch is made
+from inside: a broker alone elects nobody else.
 """
 
 from __future__ import annotations
@@ -12,18 +11,25 @@ from dataclasses import dataclass, field
 from kmirror.app import App
 from kmirror.cli.failure import Failure
 from kmirror.cli.session import check, refusal
+from kmirror.cli.transactional_producer import TransactionalProducer
 from kmirror.clock import SystemClock
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from kmirror.protocol.compression import Compression
-from kmirror.protocol.records import Record, build_batch, end_txn_marker
+from kmirror.protocol.records import Record, build_batch
 from kmirror.server.waiting import settled
 from kmirror.source.cluster import Cluster
 
 ORDERS, PAYMENTS = "orders", "payments"
 ORDERS_PARTITIONS = 3
 RECORDS_IN_BATCH = 20
+BULK = 40
+"""Makes the bulk of the records some hundred bytes long, so that it shows what a failback does not move. The last batch
+of each partition stays small: it is fetched again and compared."""
 IDEMPOTENT_PRODUCER = 4711
-COMMITTED_PRODUCER, ABORTED_PRODUCER, OPEN_PRODUCER = 9001, 9002, 9003
+OFTEN = {"mirror.metadata.refresh.interval.ms": "1000"}
+"""Set on both brokers: a minute, the default, is long for somebody who watches group offsets arrive."""
+TRANSACTION_TIMEOUT_MS = 600_000
+"""Longer than the demo: the open transaction must not be ended by its own timeout."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,7 @@ class Written:
     """What the source holds, for the checks that follow."""
 
     records: int = 0
+    order_records: int = 0
     batches: int = 0
     leader_epochs: set[int] = field(default_factory=set)
     codecs: list[str] = field(default_factory=list)
@@ -45,8 +52,10 @@ async def create_topics(cluster: Cluster) -> None:
         check(result.error_code, result.error_message, f"topic {result.name} was not created")
 
 
-def _records(count: int, text: str) -> list[Record]:
-    return [Record(f"{text}-{number}".encode(), f"{text} number {number} ".encode() * 4) for number in range(count)]
+def _records(count: int, text: str, *, repeated: int = 1) -> list[Record]:
+    return [
+        Record(f"{text}-{number}".encode(), f"{text} number {number} ".encode() * repeated) for number in range(count)
+    ]
 
 
 class Writer:
@@ -63,7 +72,7 @@ class Writer:
         """One batch to `orders`. `sequence` makes it the idempotent producer's. Raises Failure."""
         idempotent = sequence is not None
         data = build_batch(
-            _records(RECORDS_IN_BATCH, text),
+            _records(RECORDS_IN_BATCH, text, repeated=1 if idempotent else BULK),
             compression=compression,
             producer_id=IDEMPOTENT_PRODUCER if idempotent else -1,
             producer_epoch=0 if idempotent else -1,
@@ -73,7 +82,22 @@ class Writer:
         answer = await self.cluster.produce(ORDERS, partition, data)
         if answer.error_code:
             raise Failure(f"the source refused a batch: {refusal(answer.error_code, answer.error_message)}")
-        self.written.records += RECORDS_IN_BATCH
+        self._count(RECORDS_IN_BATCH)
+        self.written.order_records += RECORDS_IN_BATCH
+
+    def transactional(self, transactional_id: str) -> TransactionalProducer:
+        return TransactionalProducer(self.cluster, transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS)
+
+    async def write_payments(self, producer: TransactionalProducer) -> None:
+        """One batch of the producer's transaction. Raises Failure."""
+        records = _records(RECORDS_IN_BATCH, f"payment of {producer.coordinator.key}")
+        answer = await producer.send(PAYMENTS, 0, records, compression=Compression.LZ4)
+        if answer.error_code:
+            raise Failure(f"the source refused a batch: {refusal(answer.error_code, answer.error_message)}")
+        self._count(RECORDS_IN_BATCH)
+
+    def _count(self, records: int) -> None:
+        self.written.records += records
         self.written.batches += 1
 
 
@@ -81,18 +105,15 @@ async def fill(app: App, cluster: Cluster) -> Written:
     """Everything: two leader epochs on every partition, all codecs, an idempotent producer, transactions."""
     writer = Writer(cluster)
     await _write_orders(writer, sequence=0)
+    await _write_transactions(writer)
     for topic, count in ((ORDERS, ORDERS_PARTITIONS), (PAYMENTS, 1)):
         for index in range(count):
             partition = app.world.partition(topic, index)
             writer.written.leader_epochs.add(partition.leader_epoch)
-            if topic == PAYMENTS:
-                _append_transactions(app, writer.written)
             await settled(app.world.bump_leader_epoch(partition, partition.leader_epoch + 1))
             writer.written.leader_epochs.add(partition.leader_epoch)
     await _write_orders(writer, sequence=RECORDS_IN_BATCH)
-    _append_open_transaction(app, writer.written)
-    payments = app.world.partition(PAYMENTS, 0)
-    await settled(payments.when_committed(payments.log_end_offset))
+    await _leave_a_transaction_open(writer)
     writer.written.codecs = [codec.name.lower() for codec in Compression]
     return writer.written
 
@@ -104,37 +125,20 @@ async def _write_orders(writer: Writer, *, sequence: int) -> None:
         await writer.write(index, "order idempotent", sequence=sequence)
 
 
-def _append_transactions(app: App, written: Written) -> None:
+async def _write_transactions(writer: Writer) -> None:
     """One committed and one aborted transaction, interleaved, each with its marker."""
-    now_ms = app.world.clock.time_ms()
-    for producer_id in (COMMITTED_PRODUCER, ABORTED_PRODUCER):
-        _append(app, _transactional(producer_id, f"payment of {producer_id}", now_ms), RECORDS_IN_BATCH, written)
-    for producer_id, commit in ((ABORTED_PRODUCER, False), (COMMITTED_PRODUCER, True)):
-        marker = end_txn_marker(
-            commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=now_ms
-        )
-        _append(app, marker, 1, written)
+    kept, dropped = writer.transactional("shop-1"), writer.transactional("shop-2")
+    for producer in (kept, dropped):
+        await producer.start()
+        await writer.write_payments(producer)
+    for producer, commit in ((dropped, False), (kept, True)):
+        await producer.end(commit=commit)
+        writer.written.batches += 1  # the marker
+        writer.written.records += 1
 
 
-def _append_open_transaction(app: App, written: Written) -> None:
-    """Left open on purpose: the failover has to abort it."""
-    data = _transactional(OPEN_PRODUCER, f"payment of {OPEN_PRODUCER}", app.world.clock.time_ms())
-    _append(app, data, RECORDS_IN_BATCH, written)
-
-
-def _transactional(producer_id: int, text: str, now_ms: int) -> bytes:
-    return build_batch(
-        _records(RECORDS_IN_BATCH, text),
-        compression=Compression.LZ4,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-        timestamp_ms=now_ms,
-    )
-
-
-def _append(app: App, data: bytes, record_count: int, written: Written) -> None:
-    app.world.partition(PAYMENTS, 0).append_coordinator(data)
-    written.records += record_count
-    written.batches += 1
+async def _leave_a_transaction_open(writer: Writer) -> None:
+    """On purpose: the failover has to abort it."""
+    producer = writer.transactional("shop-3")
+    await producer.start()
+    await writer.write_payments(producer)
