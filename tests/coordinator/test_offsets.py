@@ -16,7 +16,12 @@ from kmirror.coordinator.groups.offsets import (
     characters,
 )
 from kmirror.effects import LogId, StateRecord
-from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey, OffsetCommitValue
+from kmirror.protocol.internal.consumer_offsets import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+    encode_record,
+)
 
 LOG = LogId("__consumer_offsets", 7)
 OTHER_LOG = LogId("__consumer_offsets", 8)
@@ -67,12 +72,12 @@ def test_a_commit_is_recorded_whole_and_read_back() -> None:
         OffsetRow(topic="t", partition=0, offset=40, topic_id=ID, leader_epoch=7, metadata="m"),
         OffsetRow(topic="t", partition=1, offset=0, topic_id=ID, metadata=None),
     ]
-    codes, records = offsets.commit(LOG, "g", rows, now_ms=5, max_metadata_size=10, expire_ms=9)
+    codes, records = offsets.commit(LOG, "g", rows, now_ms=5, max_metadata_size=10)
     assert codes == [0, 0]
     assert records[0] == StateRecord(
         LOG,
         OffsetCommitKey(group="g", topic="t", partition=0),
-        OffsetCommitValue(offset=40, leader_epoch=7, metadata="m", commit_timestamp=5, expire_timestamp=9, topic_id=ID),
+        OffsetCommitValue(offset=40, leader_epoch=7, metadata="m", commit_timestamp=5, topic_id=ID),
     )
     assert offsets.fetch("g", ("t", 0)) == NOTHING, "nothing changes before the replay"
     replay(offsets, records)
@@ -327,6 +332,16 @@ def test_the_retention_that_a_client_asked_for_replaces_the_broker_s() -> None:
     assert expired(offsets, GroupFacts(), 99) == ([], False)
     assert expired(offsets, GroupFacts(), 100) == (["t"], False)
     assert expired(offsets, GroupFacts(), DAY_MS - 1) == (["t"], False)
+
+
+def test_with_an_expiry_only_that_is_kept_which_its_record_can_say() -> None:
+    """The value of version 1, which has an expiry, has neither epoch nor topic id: not until a restart either."""
+    row = OffsetRow(topic="t", partition=0, offset=40, topic_id=ID, leader_epoch=7, metadata="m")
+    _codes, (record,) = Offsets().commit(LOG, "g", [row], now_ms=5, max_metadata_size=10, expire_ms=9)
+    assert record.value == OffsetCommitValue(offset=40, metadata="m", commit_timestamp=5, expire_timestamp=9)
+    assert isinstance(record.value, OffsetCommitValue)
+    key, value = decode_record(*encode_record(record.key, record.value))
+    assert (key, value) == (record.key, record.value)
 
 
 def test_no_expiry_of_its_own_is_not_an_expiry_in_1969() -> None:

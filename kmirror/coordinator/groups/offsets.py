@@ -138,13 +138,10 @@ class Offsets:
                 continue
             codes.append(ErrorCode.NONE)
             value = OffsetCommitValue(
-                offset=row.offset,
-                leader_epoch=row.leader_epoch,
-                metadata=metadata,
-                commit_timestamp=now_ms,
-                expire_timestamp=expire_ms,
-                topic_id=row.topic_id,
+                offset=row.offset, metadata=metadata, commit_timestamp=now_ms, expire_timestamp=expire_ms
             )
+            if expire_ms == NO_EXPIRY:  # the record version with an expiry has no place for these
+                value.leader_epoch, value.topic_id = row.leader_epoch, row.topic_id
             records.append(StateRecord(log, _key(group_id, (row.topic, row.partition)), value))
         return codes, records
 
