@@ -8,8 +8,8 @@ however well they heartbeat. REBALANCE_IN_PROGRESS when the next rebalance came 
 and name are compared with the group's (INCONSISTENT_GROUP_PROTOCOL, also when they are missing).
 
 Deviations: a second SyncGroup of a member that waits gets the answer that the first gets, and a member that is removed
-while it waits is told UNKNOWN_MEMBER_ID; Kafka never answers either. An assignment that the leader sends while its first
-is being stored is ignored; Kafka records it too, and hands out the first.
+while it waits is told UNKNOWN_MEMBER_ID; Kafka never answers either. An assignment that the leader sends while its
+first is being stored is ignored; Kafka records it too, and hands out the first.
 """
 
 from __future__ import annotations
