@@ -186,7 +186,7 @@ async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waitin
                 (
                     topic.topic_name,
                     partition.partition_index,
-                    partition.last_mirrored_offset,
+                    _or_none(partition.last_mirrored_offset),
                     _or_none(partition.source_end_offset),
                     _or_none(partition.missing_offsets),
                     partition.aborted_transactions,

@@ -87,7 +87,9 @@ def as_failure(error: BaseException, address: str) -> Failure | None:
     if isinstance(error, UnsupportedByPeer):
         return CannotReach(
             f"the broker cannot do this: {error}",
-            next_step="Mirror commands need a kmirror with the feature mirror.version at 1.",
+            next_step="Mirror commands need a kmirror with the feature mirror.version at 1."
+            if "Mirror" in str(error)
+            else "It is too old for that, or of another kind.",
         )
     if isinstance(error, PeerError):
         text = str(error)
