@@ -337,7 +337,7 @@ def index_damage(log: Path) -> Iterator[str]:
         if entry["offset"] <= previous:
             yield f"{index.name}: offset {entry['offset']} does not rise"
         previous = entry["offset"]
-        if old_messages.magic_at(data, entry["position"]) in (0, 1):
+        if _is_old_message(data, entry["position"]):
             continue
         try:
             header = parse_header(data, entry["position"])
@@ -346,3 +346,10 @@ def index_damage(log: Path) -> Iterator[str]:
             continue
         if not header.base_offset <= entry["offset"] <= header.last_offset:
             yield f"{index.name}: the batch at position {entry['position']} does not hold offset {entry['offset']}"
+
+
+def _is_old_message(data: bytes, position: int) -> bool:
+    if old_messages.magic_at(data, position) not in (0, 1):
+        return False
+    row = old_messages.message_row(memoryview(data), position)
+    return row is not None and row["error"] is None

@@ -6,7 +6,7 @@ import io
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -93,8 +93,9 @@ def peer() -> Iterator[Callable[[Callable[[socket.socket], None]], Peer]]:
 class Broker:
     """A broker on a thread with a Trio run of its own, so that commands can have theirs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         self.bootstrap = ""
+        self._properties = dict(properties or {})
         self.directory = directory
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken
@@ -114,7 +115,7 @@ class Broker:
             raise
 
     async def _serve(self) -> None:
-        properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
+        properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory), **self._properties}
         async with app.running(properties) as running:
             self.app = running
             self.bootstrap = running.bootstrap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from kmirror.cli.comparison import Result, Task, compare
 from kmirror.cli.failure import Failure
 from kmirror.cli.mirror_status import Description
 from kmirror.cli.verify import verify
+from kmirror.source.calls import Fetched
 from tests.cli.scripted_cluster import ScriptedCluster, ScriptedPartition, batch
 
 KEY = ("t", 0)
@@ -162,3 +164,66 @@ async def test_the_json_of_a_result() -> None:
     assert shown["identical"] is False
     assert shown["difference"]["offset"] == 2
     assert {"topic", "partition", "state", "from", "to", "batches", "bytes", "not_compared"} <= set(shown)
+
+
+# --- a side that trims while it is read -------------------------------------------------------------------------------
+
+
+@dataclass
+class Trimming(ScriptedPartition):
+    """Drops everything before `trim_to` after so many reads of the log start (the first tells the range)."""
+
+    trim_to: int = 0
+    after: int = 1
+
+    def fetched(self) -> None:
+        self.after -= 1
+        if self.after == 0:
+            self.log_start_offset = self.trim_to
+
+
+class TrimmingCluster(ScriptedCluster):
+    async def fetch_once(self, topic: str, partition: int, offset: int, **options: Any) -> Fetched:
+        answer = await super().fetch_once(topic, partition, offset, **options)
+        held = self.partitions[topic, partition]
+        if isinstance(held, Trimming):
+            held.fetched()
+        return answer
+
+
+async def compared_trimming(theirs: ScriptedPartition, ours: ScriptedPartition) -> Result:
+    task = Task(topic="t", partition=0, state="MIRRORING", last_mirror_offset=None, compacted=False)
+    source, destination = TrimmingCluster({KEY: theirs}), TrimmingCluster({KEY: ours})
+    return await compare(source, destination, task)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("trim_to", [6, 8, 13, 15, 16, 19, 20])
+@pytest.mark.parametrize("side", ["source", "destination"])
+async def test_what_is_trimmed_meanwhile_is_named_and_the_rest_compared(side: str, trim_to: int) -> None:
+    """Ten batches of two records; the first two are compared before the log start moves."""
+    offsets = range(0, 20, 2)
+    whole, trimming = ScriptedPartition(log(*offsets)), Trimming(log(*offsets), trim_to=trim_to)
+    theirs, ours = (trimming, whole) if side == "source" else (whole, trimming)
+    result = await compared_trimming(theirs, ours)
+    assert result.identical
+    assert result.not_compared == [f"4 to {trim_to}: trimmed while it was read"]
+    first_left = trim_to - trim_to % 2
+    assert result.batch_count == 2 + (20 - first_left) // 2
+
+
+async def test_a_difference_behind_what_was_trimmed_is_found() -> None:
+    trimming = Trimming(log(*range(0, 20, 2)), trim_to=9)
+    other = ScriptedPartition([*log(*range(0, 16, 2)), batch(16, text="w"), *log(18)])
+    result = await compared_trimming(trimming, other)
+    assert (result.identical, result.difference_offset) == (False, 16)
+
+
+async def test_a_log_that_got_shorter_is_an_error_and_no_trimming() -> None:
+    class Cut(Trimming):
+        def fetched(self) -> None:
+            self.after -= 1
+            if self.after == 0:
+                self.end = 2
+
+    with pytest.raises(Failure, match="it holds offsets 0 to 2"):
+        await compared_trimming(Cut(log(*range(0, 20, 2))), ScriptedPartition(log(*range(0, 20, 2))))

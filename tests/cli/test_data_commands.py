@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -101,11 +102,37 @@ def test_wrong_partitions_and_topics(on: Run, lines: Callable[[bytes], None]) ->
     on("topic", "create", "one", "--partitions", 1)
     lines(b"x\n")
     assert on("produce", "--topic", "one", "--partition", 1).status == 2
-    assert on("produce", "--topic", "never").status == 1
+    assert on("produce", "--topic", "no/topic").status == 1
     assert on("consume", "--topic", "one", "--partition", 1).status == 2
     assert on("consume", "--topic", "never").status == 1
     assert on("consume", "--topic", "one", "--from", "yesterday").status == 2
-    assert on("consume", "--topic", "one", "--partition", 0, "--from", 99).status == 1
+    beyond = on("consume", "--topic", "one", "--partition", 0, "--from", 99)
+    assert (beyond.status, "it is empty, the next record gets 0" in beyond.err) == (1, True)
+    lines(b"x\ny\n")
+    on("produce", "--topic", "one")
+    beyond = on("consume", "--topic", "one", "--partition", 0, "--from", 99)
+    assert (beyond.status, "one-0 has no offset 99: it holds offsets 0 to 2" in beyond.err) == (1, True)
+
+
+def test_a_topic_is_made_when_it_is_written_to(on: Run, lines: Callable[[bytes], None]) -> None:
+    """As with any Kafka client: asking for metadata makes it, where the broker does so."""
+    lines(b"first\n")
+    ran = on("produce", "--topic", "made-by-writing", "--json")
+    assert (ran.status, json.loads(ran.out)[0]["base_offset"]) == (0, 0), ran.err
+    assert consumed(on, "made-by-writing") == [(0, None, "first")]
+
+
+def test_a_broker_that_makes_no_topics(
+    run: Run, lines: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kmirror.cli.produce.CREATED_WITHIN_S", 0.2)
+    strict = Broker(tmp_path / "strict", {"auto.create.topics.enable": "false"})
+    try:
+        lines(b"x\n")
+        ran = run("produce", "--topic", "never", "--bootstrap", strict.bootstrap)
+    finally:
+        strict.close()
+    assert (ran.status, "UNKNOWN_TOPIC_OR_PARTITION" in ran.err, "kmirror topic create" in ran.err) == (1, True, True)
 
 
 def test_acks_zero_sends_and_knows_no_offset(on: Run, lines: Callable[[bytes], None]) -> None:
@@ -119,7 +146,7 @@ def test_acks_zero_sends_and_knows_no_offset(on: Run, lines: Callable[[bytes], N
 
 
 def test_read_committed(on: Run, broker: Broker) -> None:
-    """Transactions are appended as a coordinator does it; there is none to ask yet."""
+    """Transactions in an order that clients cannot make at will: appended as a coordinator does it."""
     on("topic", "create", "transactions", "--partitions", 1)
 
     def batch(producer_id: int) -> bytes:

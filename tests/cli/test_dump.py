@@ -9,16 +9,22 @@ import json
 import os
 import re
 import shutil
+import struct as packing
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from kmirror.cli import file_formats
+from kmirror.cli.internal_records import decoder_of
+from kmirror.protocol.internal import consumer_offsets, transaction_state
 from kmirror.protocol.records import Record, build_batch, end_txn_marker, mirror_pid_reset
 from tests.cli.conftest import Run
 
 SEGMENTS = Path(__file__).parents[1] / "storage" / "segments" / "4.4.0"
+INTERNAL = Path(__file__).parent / "segments"
+"""Partitions of internal topics that Apache Kafka 4.4.0 wrote, for librdkafka and kmirror as clients."""
 GOLDEN = Path(__file__).parent / "golden"
 DIRECTORIES = sorted(path.name for path in SEGMENTS.iterdir() if path.is_dir())
 KAFKA_NAMES = {
@@ -47,6 +53,93 @@ def test_golden_text(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> No
     if os.environ.get("KMIRROR_REWRITE") == "1":
         golden.write_text(ran.out)
     assert ran.out == golden.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in INTERNAL.iterdir()))
+def test_golden_text_of_internal_topics(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Groups with what their members said to each other, committed offsets, transactions, and tombstones."""
+    monkeypatch.chdir(INTERNAL)
+    ran = run("dump", "--verify", name)
+    assert (ran.status, ran.err) == (0, "")
+    golden = GOLDEN / f"dump-{name}.txt"
+    if os.environ.get("KMIRROR_REWRITE") == "1":
+        golden.write_text(ran.out)
+    assert ran.out == golden.read_text()
+
+
+def test_internal_records_that_nobody_understands_are_shown_as_bytes() -> None:
+    offsets, transactions = decoder_of("__consumer_offsets-0"), decoder_of("__transaction_state-7")
+    assert offsets is not None and transactions is not None
+    unknown = {"record_type": 5, "key": "0x000501", "value": "0x02"}
+    assert offsets(b"\0\5\1", b"\2") == unknown
+    assert transactions(b"\0\5\1", b"\2") == unknown
+    for decode in (offsets, transactions):
+        assert "error" in decode(b"\0", b"")
+        assert decode(None, b"") is None
+    key = consumer_offsets.encode_key(consumer_offsets.GroupMetadataKey(group="g"))
+    member = consumer_offsets.GroupMember(member_id="m", subscription=b"\1\2", assignment=b"")
+    group = consumer_offsets.GroupMetadataValue(protocol_type="connect", members=[member])
+    shown = offsets(key, consumer_offsets.encode_value(group))
+    assert shown["value"]["members"][0]["subscription"] == "0x0102"
+    assert offsets(key, None) == {"key": {"type": "GroupMetadataKey", "group": "g"}, "value": None}
+    transaction = transaction_state.encode_value(transaction_state.TransactionLogValue(transaction_status=3))
+    shown = transactions(transaction_state.encode_key("t"), transaction)
+    assert shown["value"]["transaction_status"] == "PrepareAbort"
+
+
+# --- magic 0 and 1 ----------------------------------------------------------------------------------------------------
+
+
+def old_message(offset: int, magic: int, key: bytes | None, value: bytes | None, attributes: int = 0) -> bytes:
+    """Laid out by hand, from the message format of Kafka 0.10."""
+    body = packing.pack(">bb", magic, attributes) + (packing.pack(">q", 1500) if magic else b"")
+    for part in (key, value):
+        body += packing.pack(">i", -1 if part is None else len(part)) + (part or b"")
+    message = packing.pack(">I", crc32(body)) + body
+    return packing.pack(">qi", offset, len(message)) + message
+
+
+def test_old_messages_are_shown_for_what_they_are(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "old-0" / "00000000000000000000.log"
+    log.parent.mkdir()
+    messages = [
+        old_message(0, 0, b"k", b"v"),
+        old_message(1, 1, None, None),
+        old_message(4, 1, None, b"wrapped", attributes=1 | 8),
+        build_batch([Record(None, b"new")], base_offset=5, timestamp_ms=1),
+    ]
+    log.write_bytes(b"".join(messages))
+    log.with_suffix(".index").write_bytes(packing.pack(">ii", 1, len(messages[0])))
+    ran = run("dump", "--verify", "--json", log)
+    assert (ran.status, ran.err) == (0, "")
+    rows = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(row["kind"], row.get("magic"), row.get("offset"), row["error"]) for row in rows] == [
+        ("message", 0, 0, None),
+        ("message", 1, 1, None),
+        ("message", 1, 4, None),
+        ("batch", None, None, None),
+    ]
+    assert [(row["timestamp"], row["timestamp_type"]) for row in rows[:3]] == [
+        (None, None),
+        (1500, "CreateTime"),
+        (1500, "LogAppendTime"),
+    ]
+    assert (rows[0]["key"], rows[0]["value"], rows[1]["value"]) == ("k", "v", None)
+    assert (rows[2]["compression"], rows[2]["wraps_bytes"], "value" in rows[2]) == ("gzip", 7, False)
+    assert "message position=0" in run("dump", log).out
+
+
+def test_damaged_old_messages_are_found(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "00000000000000000000.log"
+    whole = old_message(0, 0, b"k", b"v") + old_message(1, 1, b"k", b"v")
+    for data, said in (
+        (whole[:-1] + b"w", "checksum"),
+        (whole[:-1], "behind the last whole batch"),
+        (whole[:20], "behind the last whole batch"),
+        (whole[:8] + packing.pack(">i", -5) + whole[12:], "below"),
+    ):
+        log.write_bytes(data)
+        assert any(said in line for line in damaged_lines(run, log)), said
 
 
 def kafkas_batches(dump: Path) -> list[dict[str, str]]:
