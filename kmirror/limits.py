@@ -65,6 +65,8 @@ SENDFILE_PIECE_BYTES = 1024 * 1024
 """A cold piece of this size blocks the loop for a few milliseconds at most, should the residency probe be wrong."""
 ACCEPT_RETRY_MS = 100
 """Pause after accept failed for lack of file descriptors or memory: without it the loop would spin."""
+CHORE_MS = 3
+"""A slice of work that nobody waits for (a topic's directories, retention): what a request may be late by."""
 TICK_MS = 1_000
 """How often periodic work looks whether something is due; none of it is needed sooner."""
 IDLE_CHECK_MS = 10_000

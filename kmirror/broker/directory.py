@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from kmirror.broker.chores import Steps
 from kmirror.broker.config import BrokerConfig
 from kmirror.errors import ConfigError, CorruptData, DiskFailure
 from kmirror.limits import MAX_FILE_NAME_LENGTH
@@ -188,21 +189,29 @@ class DataDirectory:
     def _set_aside(self, path: str, topic: str, index: int, *, removed: bool, now_ms: int) -> None:
         if removed:
             self.discard(topic, index, now_ms)
+            self.sync()
             return
         target = self._renamed(topic, index, STRAY_SUFFIX)
         log.warning("%s belongs to no topic this cluster knows: kept as %s", path, target)
         self.fs.rename(path, target)
         self.fs.sync_dir(self.path)
 
-    def discard(self, topic: str, index: int, due_ms: int) -> None:
-        """Rename a deleted partition's directory, durably, and remove it at `due_ms` (monotonic) or later."""
+    def discard(self, topic: str, index: int, due_ms: int) -> bool:
+        """Rename a deleted partition's directory, if it has one, to be removed at `due_ms` (monotonic) or later.
+
+        Not durable before `sync`, which one call does for many.
+        """
         path = self.partition_path(topic, index)
         if not self.fs.exists(path):
-            return
+            return False
         target = self._renamed(topic, index, DELETE_SUFFIX)
         self.fs.rename(path, target)
-        self.fs.sync_dir(self.path)
         self._to_remove.append((due_ms, target))
+        return True
+
+    def sync(self) -> None:
+        """The names of the partition directories are on disk. Raises DiskFailure."""
+        self.fs.sync_dir(self.path)
 
     def _renamed(self, topic: str, index: int, suffix: str) -> str:
         """`topic-index.<32 hex digits><suffix>`, the topic cut so that the name fits (UnifiedLog.logDeleteDirName)."""
@@ -211,6 +220,7 @@ class DataDirectory:
 
     def find_leftovers(self, live: set[str], removed_ids: set[bytes], now_ms: int) -> None:
         """At start: partition directories whose deletion was interrupted go on being deleted; unknown ones stay."""
+        renamed = False
         for name in self.fs.list_dir(self.path):
             path = f"{self.path}/{name}"
             if name.endswith(DELETE_SUFFIX):
@@ -220,17 +230,20 @@ class DataDirectory:
                 if not dash or not index.isdigit():
                     continue
                 if self._topic_id_of(path) in removed_ids:
-                    self.discard(topic, int(index), now_ms)
+                    renamed = self.discard(topic, int(index), now_ms) or renamed
                 elif self.fs.exists(f"{path}/{checkpoints.PARTITION_METADATA_FILE}"):
                     log.warning("%s belongs to no topic this cluster knows and is left alone", path)
+        if renamed:
+            self.sync()
 
-    def remove_due(self, now_ms: int) -> None:
-        """Remove the directories whose time has come."""
+    def due_removals(self, now_ms: int) -> list[str]:
+        """Directories whose time has come; they are the caller's to remove now. Without it the next start does it."""
         due = [path for at, path in self._to_remove if at <= now_ms]
         if due:
             self._to_remove = [item for item in self._to_remove if item[0] > now_ms]
-            for path in due:
-                self.fs.remove_tree(path)
+        return due
 
-    def next_removal_ms(self) -> int | None:
-        return min((at for at, _path in self._to_remove), default=None)
+    def remove(self, paths: list[str]) -> Steps:
+        for path in paths:
+            self.fs.remove_tree(path)
+            yield

@@ -597,11 +597,8 @@ class Partition:
         self._services.flush.dirty(self.log, self._advance)
         self._advance(force=True)
 
-    def withdraw(self) -> Promise[None]:
-        """The topic is gone: fail and wake everybody, then let go of the files.
-
-        Settled when no flush touches the files any more, so that the directory may be renamed.
-        """
+    def withdraw(self) -> None:
+        """The topic is gone: nothing more is written or read; fail and wake everybody. `let_go` comes after it."""
         self.deleted = True
         waiters, self._waiters = self._waiters, []
         for _offset, promise in waiters:
@@ -609,6 +606,9 @@ class Partition:
         subscribers, self._subscribers = self._subscribers, {}
         for callback in subscribers.values():
             callback()
+
+    def let_go(self) -> Promise[None]:
+        """Settled when no flush touches the files any more, so that the directory may be renamed."""
         closed: Promise[None] = Promise()
         log = self._log
         if log is None:

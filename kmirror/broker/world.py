@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kmirror.broker import topic_config
+from kmirror.broker.chores import AtOnce, Chores, Steps
 from kmirror.broker.config import BrokerConfig
 from kmirror.broker.config_admin import ConfigAdmin, ConfigOp
 from kmirror.broker.directory import DataDirectory
@@ -39,7 +40,7 @@ from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin
 from kmirror.broker.topic_config import BrokerLayers, ConfigEntry
 from kmirror.clock import Clock
 from kmirror.effects import Effects, LogId, Promise, StateRecord
-from kmirror.errors import ApiError, StorageError
+from kmirror.errors import ApiError, DiskFull, StorageError
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import cluster_metadata as records
@@ -94,6 +95,7 @@ class World:
         clock: Clock,
         flush: FlushPort,
         fatal: Callable[[BaseException], None],
+        chores: Chores,
     ) -> None:
         self.fs = fs
         self.directory = directory
@@ -104,6 +106,8 @@ class World:
         self.node_id = directory.identity.node_id
         self.image = MetadataImage()
         self.closed = False
+        self.chores = chores
+        self._retaining = False
         self._services = Services(flush, clock, SpaceGuard(fs, directory.path), fatal)
         self._metadata = self._metadata_partition()
         self.runtime = Runtime(clock, self._partition_of)
@@ -132,11 +136,12 @@ class World:
         *,
         fatal: Callable[[BaseException], None] | None = None,
         mirrors: Callable[[World], MirrorHooks] | None = None,
+        chores: Chores | None = None,
     ) -> World:
         """Lock, identify, recover, replay. Raises ConfigError, StorageError; the lock is free again then."""
         data = DataDirectory(fs, directory, config)
         try:
-            world = cls(fs, data, config, clock, flush, fatal or _nobody_listens)
+            world = cls(fs, data, config, clock, flush, fatal or _nobody_listens, chores or AtOnce())
             world._make_mirrors = mirrors or _load_mirrors
             world._start()
         except BaseException:
@@ -474,32 +479,44 @@ class World:
     def withdraw(self, topic: TopicState) -> Promise[None]:
         """The topic's removal is on disk: fail whoever waits, rename the directories. Settled when that is done."""
         gone: Promise[None] = Promise()
-        left = len(topic.partitions)
         self.withdrawing[topic.name] = gone
-
-        def closed(partition: Partition) -> None:
-            nonlocal left
-            self.directory.discard(
-                topic.name, partition.index, self.clock.monotonic_ms() + self._delete_delay_ms(topic)
-            )
-            left -= 1
-            if left == 0:
-                if self.withdrawing.get(topic.name) is gone:
-                    del self.withdrawing[topic.name]
-                gone.resolve(None)
-
-        def close(partition: Partition) -> None:
-            partition.withdraw().then(lambda _done: closed(partition))
-
         for partition in topic.partitions:
-            close(partition)
+            partition.withdraw()
+        self.chores.run(self._let_go(topic, gone))
         for told in (self._groups, self._transactions, self._mirrors):
             if told is not None:
                 told.topic_deleted(topic)
         return gone
 
-    def _delete_delay_ms(self, topic: TopicState) -> int:
-        return int(topic_config.effective("file.delete.delay.ms", topic.configs, self.layers)[0] or 0)
+    def _let_go(self, topic: TopicState, gone: Promise[None]) -> Steps:
+        """Close the deleted topic's logs; when the last one is, rename the directories."""
+        left = len(topic.partitions)
+
+        def closed(_done: Promise[None]) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.chores.run(self._discard(topic, gone))
+
+        for partition in topic.partitions:
+            partition.let_go().then(closed)
+            yield
+
+    def _discard(self, topic: TopicState, gone: Promise[None]) -> Steps:
+        delay_ms = int(topic_config.effective("file.delete.delay.ms", topic.configs, self.layers)[0] or 0)
+        due_ms = self.clock.monotonic_ms() + delay_ms
+        renamed = False
+        try:
+            for partition in topic.partitions:
+                renamed = self.directory.discard(topic.name, partition.index, due_ms) or renamed
+                yield
+            if renamed:
+                self.directory.sync()
+        except DiskFull as error:
+            log.error("the directories of deleted topic %s stay until the next start: %s", topic.name, error)
+        if self.withdrawing.get(topic.name) is gone:
+            del self.withdrawing[topic.name]
+        gone.resolve(None)
 
     def configs_changed(self, resource_type: int, name: str) -> None:
         if resource_type == MIRROR_RESOURCE:
@@ -538,20 +555,32 @@ class World:
         """Periodic work: due timers, removal of deleted directories, `flush.ms`."""
         self.runtime.fire_timers()
         now_ms = self.clock.monotonic_ms()
-        self.directory.remove_due(now_ms)
+        due = self.directory.due_removals(now_ms)
+        if due:
+            self.chores.run(self.directory.remove(due))
         for partition in self.partitions():
             partition.flush_if_overdue(now_ms)
 
-    def apply_retention(self) -> int:
-        """Every log.retention.check.interval.ms: drop old segments. Opens what was not opened yet. Returns segments."""
+    def apply_retention(self) -> None:
+        """Every log.retention.check.interval.ms: begin to drop old segments, of logs that are not open yet as well."""
+        if not self._retaining:
+            self._retaining = True
+            self.chores.run(self._retain())
+
+    def _retain(self) -> Steps:
         count = 0
-        for partition in self.partitions():
-            if partition.is_on_disk:
-                try:
-                    count += partition.apply_retention()
-                except ApiError as error:
-                    log.error("retention of %s: %s", partition, error.message)
-        return count
+        try:
+            for partition in list(self.partitions()):
+                if not partition.deleted and partition.is_on_disk:
+                    try:
+                        count += partition.apply_retention()
+                    except ApiError as error:
+                        log.error("retention of %s: %s", partition, error.message)
+                yield
+        finally:
+            self._retaining = False
+        if count:
+            log.info("retention dropped %d segments", count)
 
     def expire_producers(self) -> int:
         """Forget producers that were idle for producer.id.expiration.ms. Returns how many."""

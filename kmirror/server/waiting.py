@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 from kmirror.effects import Promise
+from kmirror.limits import TURN_MS
 
 T = TypeVar("T")
 
@@ -52,6 +53,19 @@ async def parked(register: Callable[[Callable[[], None]], Any]) -> None:
     if not woken:
         is_parked = True
         await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class Turn:
+    """The time one request may take of the loop before others are served: for handlers with a list of large things."""
+
+    def __init__(self) -> None:
+        self._ends_at = trio.current_time() + TURN_MS / 1000
+
+    async def let_others(self) -> None:
+        """Wait for one pass of the loop when the turn is over. Between two things, never between check and change."""
+        if trio.current_time() >= self._ends_at:
+            await trio.lowlevel.checkpoint()
+            self._ends_at = trio.current_time() + TURN_MS / 1000
 
 
 async def settled_until(promises: Sequence[Promise[Any]], *, timeout_ms: int | None = None) -> None:

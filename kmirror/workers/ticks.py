@@ -31,7 +31,7 @@ class Ticks:
             ("timers", lambda: 0, world.tick),
             ("deleted files", lambda: 0, self._remove_doomed),
             ("idle connections", lambda: IDLE_CHECK_MS, server.close_idle),
-            ("retention", lambda: self._interval("log.retention.check.interval.ms"), self._retain),
+            ("retention", lambda: self._interval("log.retention.check.interval.ms"), world.apply_retention),
             ("idle producers", self._producer_interval, self._forget_producers),
             ("checkpoints", lambda: self._interval("log.flush.offset.checkpoint.interval.ms"), world.write_checkpoints),
         ]
@@ -60,12 +60,6 @@ class Ticks:
                 return
             except StorageError as error:
                 log.error("%s: %s; tried again later", name, error)
-
-    def _retain(self) -> None:
-        """Old segments of every log go, by time, size and log start (log.retention.*, retention.*)."""
-        count = self._world.apply_retention()
-        if count:
-            log.info("retention dropped %d segments", count)
 
     def _producer_interval(self) -> int:
         return min(PRODUCER_EXPIRY_CHECK_MS, self._interval("producer.id.expiration.ms"))

@@ -452,7 +452,8 @@ def test_retention_drops_whole_old_segments_and_tells_readers() -> None:
     broker, partition = one(internal__segment__bytes="300", retention__ms="1000", file__delete__delay__ms="0")
     for _ in range(6):
         broker.produce("t", b"v" * 100)
-    assert broker.world.apply_retention() == 0
+    broker.world.apply_retention()
+    assert partition.list_offset(EARLIEST)[0] == 0
     broker.restart()
     partition = broker.world.partition("t", 0)
     assert partition.opened_log is None
@@ -460,7 +461,7 @@ def test_retention_drops_whole_old_segments_and_tells_readers() -> None:
     broker.produce("t", b"v" * 100)
     woken: list[int] = []
     partition.subscribe(lambda: woken.append(partition.log_start_offset))
-    assert broker.world.apply_retention() > 0
+    broker.world.apply_retention()
     assert woken[-1] == partition.list_offset(EARLIEST)[0] > 0
     assert code_of(partition.read, 0, max_bytes=1) == 1
     start = partition.log_start_offset

@@ -22,7 +22,7 @@ from kmirror.protocol.api.create_partitions import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled_until
+from kmirror.server.waiting import Turn, settled_until
 
 VERSIONS = (0, 3)
 
@@ -30,6 +30,7 @@ VERSIONS = (0, 3)
 async def handle(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     count = Counter(topic.name for topic in request.topics)
     started: dict[str, Promise[None]] = {}
+    turn = Turn()
     for topic in request.topics:
         if count[topic.name] == 1:
             assignments = None
@@ -38,6 +39,7 @@ async def handle(context: RequestContext, request: CreatePartitionsRequest) -> C
             started[topic.name] = context.world.create_partitions(
                 topic.name, topic.count, assignments, validate_only=request.validate_only
             )
+            await turn.let_others()
     await settled_until(list(started.values()), timeout_ms=request.timeout_ms)
     return CreatePartitionsResponse(results=[_result(name, started.get(name)) for name in count])
 

@@ -29,7 +29,7 @@ from kmirror.protocol.api.create_topics import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled_until
+from kmirror.server.waiting import Turn, settled_until
 
 VERSIONS = (2, 7)
 
@@ -38,6 +38,7 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
     count = Counter(topic.name for topic in request.topics)
     refused: list[CreatableTopicResult] = []
     started: list[tuple[str, Promise[TopicState]]] = []
+    turn = Turn()
     candidates = [topic for topic in request.topics if count[topic.name] == 1 and topic.name != METADATA_TOPIC]
     if _partition_total(context, candidates) > MAX_PARTITIONS_PER_REQUEST:
         reason = f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request: create the topics one by one"
@@ -45,6 +46,7 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
     else:
         for topic in candidates:
             started.append((topic.name, context.world.create_topic(_spec(topic, request.validate_only))))
+            await turn.let_others()
     for name in count:
         if count[name] > 1:
             refused.append(_refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -52,7 +54,10 @@ async def handle(context: RequestContext, request: CreateTopicsRequest) -> Creat
             reason = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
             refused.append(_refused(name, ErrorCode.INVALID_REQUEST, reason))
     await settled_until([promise for _, promise in started], timeout_ms=request.timeout_ms)
-    made = [_result(context, name, promise) for name, promise in started]
+    made = []
+    for name, promise in started:
+        made.append(_result(context, name, promise))
+        await turn.let_others()
     return CreateTopicsResponse(topics=[*made, *refused])
 
 

@@ -25,7 +25,7 @@ from kmirror.protocol.api.delete_topics import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled_until
+from kmirror.server.waiting import Turn, settled_until
 
 VERSIONS = (1, 6)
 
@@ -50,6 +50,7 @@ async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Delet
     names = Counter(topic.name for topic in asked if topic.name is not None)
     ids = Counter(topic.topic_id for topic in asked if topic.name is None)
     seen: set[object] = set()
+    turn = Turn()
     for topic in asked:
         key = topic.topic_id if topic.name is None else topic.name
         if key in seen:
@@ -60,6 +61,7 @@ async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Delet
         if row.error_code == ErrorCode.NONE:
             assert row.name is not None
             started.append((row, world.delete_topic(row.name)))
+            await turn.let_others()
     await settled_until([promise for _, promise in started], timeout_ms=request.timeout_ms)
     for row, promise in started:
         _finish(row, promise)
