@@ -15,7 +15,16 @@ from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopic, PauseMirr
 from kmirror.protocol.api.resume_mirror_topics import ResumeMirrorTopic, ResumeMirrorTopicsRequest
 from kmirror.protocol.errors import ErrorCode
 from tests.broker.harness import make_batch
-from tests.source.fake_source import KAFKA_2_1_1, KAFKA_3_9_2, KAFKA_4_4_0, FakeCluster, FakeGroup, FakeTopic, Ranges
+from tests.source.fake_source import (
+    KAFKA_2_1_1,
+    KAFKA_3_9_2,
+    KAFKA_4_4_0,
+    SILENCE,
+    FakeCluster,
+    FakeGroup,
+    FakeTopic,
+    Ranges,
+)
 from tests.source.test_mirroring import Destination, linked, until
 
 INTERVAL_S = 10
@@ -94,8 +103,8 @@ async def test_what_would_expire_here_is_renewed(autojump_clock: object, nursery
     async with linked(source, **{name.replace(".", "_"): value for name, value in properties.items()}) as destination:
         await mirroring(destination, source, topic)
         await until(lambda: 0 in held(destination))
-        for _ in range(60):
-            await trio.sleep(5)
+        for _ in range(1000):
+            await trio.sleep(0.4)
             assert held(destination) == {0: (3, -1, "")}
 
 
@@ -138,9 +147,11 @@ async def test_an_active_group_is_left_alone_and_shown(
 async def test_nothing_is_taken_over_while_paused_or_stopped(autojump_clock: object, nursery: trio.Nursery) -> None:
     source = FakeCluster(nursery)
     topic = filled(source, 5)
-    group = source.groups["g"] = FakeGroup(offsets={("t", 0): (1, -1, "")})
+    source.topic("goes-on").partitions[0].append()
+    group = source.groups["g"] = FakeGroup(offsets={("t", 0): (1, -1, ""), ("goes-on", 0): (1, -1, "")})
     async with linked(source) as destination:
         await mirroring(destination, source, topic)
+        await destination.start(source, "goes-on")
         await until(lambda: held(destination) == {0: (1, -1, "")})
         await destination.ask(PauseMirrorTopicsRequest(mirror_name="m", topics=[PauseMirrorTopic(topic_name="t")]))
         await destination.reach("PAUSED", [("t", 0)])
@@ -148,13 +159,36 @@ async def test_nothing_is_taken_over_while_paused_or_stopped(autojump_clock: obj
         looks = len(source.brokers[1].requests("ListGroups"))
         await trio.sleep(3 * INTERVAL_S)
         assert held(destination) == {0: (1, -1, "")}
-        assert len(source.brokers[1].requests("ListGroups")) == looks, "nobody is asked in vain"
+        assert len(source.brokers[1].requests("ListGroups")) > looks, "the other topic takes part"
         await destination.ask(ResumeMirrorTopicsRequest(mirror_name="m", topics=[ResumeMirrorTopic(topic_name="t")]))
         await until(lambda: held(destination) == {0: (2, -1, "")}, limit_s=2 * INTERVAL_S)
         await destination.stop("t")
         group.offsets["t", 0] = (3, -1, "")
         await trio.sleep(3 * INTERVAL_S)
         assert held(destination) == {0: (2, -1, "")}
+
+
+async def test_a_partition_takes_part_from_its_first_fetch_on(autojump_clock: object, nursery: trio.Nursery) -> None:
+    """Before it, the clamp would say 0, which is no offset that the group ever had."""
+    source = FakeCluster(nursery, brokers=2)
+    topic = filled(source, 5, 5)
+    source.groups["g"] = FakeGroup(offsets={("t", 0): (3, -1, ""), ("t", 1): (4, -1, "")})
+
+    async def no_fetch(_broker: Any, api: Any, _version: int, _message: Any) -> Any:
+        return SILENCE if api.name == "Fetch" else None
+
+    source.brokers[2].script = no_fetch
+    async with linked(source) as destination:
+        await destination.create(source)
+        await destination.start(source, "t")
+        await destination.reach("MIRRORING", [("t", 0), ("t", 1)])
+        await until(lambda: held(destination) == {0: (3, -1, "")})
+        await trio.sleep(2 * INTERVAL_S)
+        assert held(destination) == {0: (3, -1, "")}
+        source.brokers[2].script = None
+        source.brokers[2].drop()
+        await until(lambda: destination.has_all("t", topic), limit_s=120)
+        await until(lambda: held(destination) == {0: (3, -1, ""), 1: (4, -1, "")}, limit_s=3)
 
 
 async def test_an_answer_that_comes_after_the_stop_changes_nothing(
