@@ -14,8 +14,11 @@ import click
 
 from conformance.differential.peers import started
 from conformance.differential.rules import RULES
-from conformance.differential.runner import Finding, Report, Runner, seeds
+from conformance.differential.runner import THEMES, Finding, Report, Runner, listed, seeds
+from conformance.differential.story import Step
 from conformance.peers.processes import PeerFailed, PeerUnavailable
+
+PROGRESS_EVERY = 10
 
 
 @click.command(help=__doc__)
@@ -24,12 +27,22 @@ from conformance.peers.processes import PeerFailed, PeerUnavailable
 @click.option("--seed", type=int, help="First seed; the next sequences take the next numbers. Random when left out.")
 @click.option("--sequences", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=80, show_default=True, help="Steps of one sequence.")
+@click.option("--seeds", "ranges", metavar="1-500,907", help="Exactly these seeds, instead of --seed and --sequences.")
+@click.option("--about", type=click.Choice(sorted(THEMES)), help="What all sequences are about; else the seed decides.")
+@click.option(
+    "--against",
+    type=click.Choice(["kmirror", "kafka"]),
+    default="kmirror",
+    show_default=True,
+    help="What to start as the broker under test; kafka shows what the comparison makes of two equals.",
+)
 @click.option("--keep-going", is_flag=True, help="Do not end a sequence at its first difference.")
 @click.option("--dissect", is_flag=True, help="Show request and both answers field by field.")
+@click.option("--verbose", is_flag=True, help="Show every step.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def main(
-    left: str | None, right: str | None, seed: int | None, sequences: int, steps: int, keep_going: bool,
-    dissect: bool, as_json: bool,
+    left: str | None, right: str | None, seed: int | None, sequences: int, steps: int, ranges: str | None,
+    about: str | None, against: str, keep_going: bool, dissect: bool, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """See the module."""
 
@@ -37,28 +50,54 @@ def main(
         if not as_json:
             click.echo(finding.dissected() if dissect else str(finding))
 
-    with _brokers(left, right) as (left_address, right_address):
-        runner = Runner(left_address, right_address, keep_going=keep_going, on_finding=show)
+    def tell(number: int, at: int, step: Step) -> None:
+        click.echo(f"    {number}.{at} {step.api} v{step.version} {step.what}")
+
+    with _brokers(left, right, against) as (left_address, right_address):
+        runner = Runner(
+            left_address, right_address, keep_going=keep_going, on_finding=show, on_step=tell if verbose else None
+        )
         began = time.monotonic()
         try:
             runner.open()
-            for number in seeds(seed, sequences):
-                same = runner.sequence(number, steps)
-                if not as_json:
-                    click.echo(f"seed {number}: {'same' if same else 'DIFFERENT'}")
+            chosen = seeds(seed, sequences) if ranges is None else listed(ranges)
+            for done, number in enumerate(chosen, start=1):
+                same = runner.sequence(number, steps, about=about)
+                if not as_json and (not same or done % PROGRESS_EVERY == 0 or done == len(chosen)):
+                    _progress(runner, number, done, len(chosen), time.monotonic() - began, same=same)
+                if not same and not keep_going:
+                    _shortest(runner, number, steps, about, as_json=as_json)
         finally:
             runner.close()
         _conclude(runner.report, time.monotonic() - began, as_json=as_json)
     sys.exit(1 if runner.report.findings else 0)
 
 
+def _progress(runner: Runner, seed: int, done: int, count: int, seconds: float, *, same: bool) -> None:
+    report = runner.report
+    click.echo(
+        f"{done}/{count} sequences, {sum(report.steps.values())} answers, {len(report.findings)} differences, "
+        f"{seconds:.0f} s; seed {seed}: {'same' if same else 'DIFFERENT'}"
+    )
+
+
+def _shortest(runner: Runner, seed: int, steps: int, about: str | None, *, as_json: bool) -> None:
+    """Runs the sequence again, shorter and shorter, and says the shortest that still differs."""
+    found = runner.shortest(seed, steps, about=about)
+    if not as_json:
+        again = (
+            f"python -m conformance.differential --seeds {seed} --steps {found}{f' --about {about}' if about else ''}"
+        )
+        click.echo(f"  does not differ when run again: seed {seed}" if found is None else f"  repeat with: {again}")
+
+
 @contextlib.contextmanager
-def _brokers(left: str | None, right: str | None) -> Iterator[tuple[str, str]]:
+def _brokers(left: str | None, right: str | None, against: str) -> Iterator[tuple[str, str]]:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="differential-")))
         yield (
             left or stack.enter_context(started("kafka", directory / "left")),
-            right or stack.enter_context(started("kmirror", directory / "right")),
+            right or stack.enter_context(started(against, directory / "right")),
         )
 
 

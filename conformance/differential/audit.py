@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from conformance.differential import steps_groups, steps_offsets, steps_transactions
 from conformance.differential.opened import opened
 from conformance.differential.sides import Side
 from conformance.differential.steps_fetch import Wanted, facts, request
@@ -18,6 +19,9 @@ SENTINELS = (-1, -2, -3)
 
 
 def audit_steps(story: Story) -> Iterator[Step]:
+    yield from _groups(story)
+    if story.transactional:
+        yield steps_transactions.describe_step(story, [each.transactional_id for each in story.transactional])
     for topic in list(story.topics.values()):
         for index in range(topic.partition_count):
             for isolation in (0, 1):
@@ -26,6 +30,23 @@ def audit_steps(story: Story) -> Iterator[Step]:
                 yield _list_offset(story, topic, index, sentinel)
         yield _producers(story, topic)
         yield _configs(story, topic)
+
+
+def _groups(story: Story) -> Iterator[Step]:
+    """Everybody leaves; the offsets are read; the groups go."""
+    for group in list(story.groups.values()):
+        for member in [member for member in group.members if member.pending and not member.held]:
+            yield steps_groups.leave_step(story, group, 3, [member], [], by_instance=False)
+        if any(member.held == "SyncGroup" for member in group.members) and group.leader is not None:
+            yield steps_groups.sync_step(story, group, group.leader, "right", [(ids, b"end") for ids in group.roster])
+        if group.joining or any(member.held for member in group.members):
+            for member in steps_groups.free_members(group):
+                yield steps_groups.join_step(story, group, member, "at last")
+        if members := [member for member in group.members if member.ids is not None]:
+            yield steps_groups.leave_step(story, group, 3, members, [], by_instance=False)
+        yield steps_offsets.fetch_step(story, [(group.name, None)], story.versions("OffsetFetch")[1], stable=False)
+    if story.groups and not story.transactional:
+        yield steps_groups.delete_step(story, list(story.groups), 1)
 
 
 def _fetches(story: Story, topic: StoryTopic, index: int, isolation: int) -> Iterator[Step]:

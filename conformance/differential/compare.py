@@ -19,6 +19,7 @@ from conformance.differential.opened import Opened, opened
 class Kind(Enum):
     """How a field is compared."""
 
+    SIGN = "both negative or both not"
     IGNORED = "not compared"
     PAIRED = "mapped: a value of the left always meets the same value of the right"
     CLOCK = "equal, or both within the run"
@@ -71,6 +72,9 @@ class Absent:
 
 
 ABSENT = Absent()
+MEMBER_ID = "member id"
+UUID_CHARACTERS = 36
+"""A member id is the client id or the group instance id, a dash, and one of these, chosen at random."""
 _CONSTANTS: frozenset[object] = frozenset({b"", b"\0" * 16, "", None})
 
 
@@ -94,6 +98,8 @@ class Pairings:
             return bool(left == right)
         if name == "session" and 0 in (left, right):
             return bool(left == right)
+        if name == MEMBER_ID and left[:-UUID_CHARACTERS] != right[:-UUID_CHARACTERS]:
+            return False
         known_right, known_left = self.to_right.get((name, left)), self.to_left.get((name, right))
         if known_right is None and known_left is None:
             self.to_right[name, left] = right
@@ -173,7 +179,9 @@ class _Walk:
         kind = None if rule is None else rule.kind
         if kind is Kind.IGNORED:
             return
-        if kind is Kind.PRESENCE:
+        if kind is Kind.SIGN:
+            equal = (left < 0) == (right < 0)
+        elif kind is Kind.PRESENCE:
             equal = (left is None) == (right is None)
         elif kind is Kind.CLOCK:
             equal = left == right or (self._recent(left) and self._recent(right))
@@ -202,11 +210,12 @@ class _Walk:
 
     def _lists(self, rule: Rule | None, path: str, plain: str, seen: Seen) -> Iterator[Difference]:
         if rule is not None and rule.kind is Kind.UNORDERED:
-            left = {self._key(element, rule.detail, of_left=True): element for element in seen.left}
-            right = {self._key(element, rule.detail, of_left=False): element for element in seen.right}
+            names, _, second = rule.detail.partition("~")
+            left = _numbered(seen.left, lambda element: self._key(element, names, of_left=True))
+            right = _numbered(seen.right, lambda element: self._key(element, names, of_left=False))
+            if second:
+                _match_strangers(left, right, second)
             pairs = [(str(key), left.get(key, ABSENT), right.get(key, ABSENT)) for key in {**left, **right}]
-            if len(left) != len(seen.left) or len(right) != len(seen.right):
-                yield Difference(f"{path}: keys that come twice", seen.left, seen.right)
         else:
             count = max(len(seen.left), len(seen.right))
             pairs = [(str(i), _element(seen.left, i), _element(seen.right, i)) for i in range(count)]
@@ -220,9 +229,13 @@ class _Walk:
 
     def _key(self, element: Any, names: str, *, of_left: bool) -> Any:
         """The first of the fields that says anything; an id of the left as the right calls it, so that keys meet."""
+        if not names:
+            return _hashable(element)
         if "+" in names:
             return tuple(self._key(element, name, of_left=of_left) for name in names.split("+"))
         for name in names.split("|"):
+            if name not in field_names(element):
+                continue
             value = _hashable(getattr(element, name))
             if value in _CONSTANTS:
                 continue
@@ -239,6 +252,25 @@ class _Walk:
 
 def _hashable(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _numbered(elements: list[Any], key_of: Callable[[Any], Any]) -> dict[Any, Any]:
+    """Elements by their keys; those with a key that came before by the key and how often."""
+    found: dict[Any, Any] = {}
+    times: Counter[Any] = Counter()
+    for element in elements:
+        key = key_of(element)
+        times[key] += 1
+        found[key if times[key] == 1 else (key, times[key])] = element
+    return found
+
+
+def _match_strangers(left: dict[Any, Any], right: dict[Any, Any], name: str) -> None:
+    """Elements whose keys have not met before belong together when the field `name` says so."""
+    by_name = {getattr(element, name): key for key, element in right.items() if key not in left}
+    for key in [key for key in left if key not in right]:
+        if (other := by_name.get(getattr(left[key], name))) is not None:
+            left[other] = left.pop(key)
 
 
 def _element(values: list[Any], index: int) -> Any:

@@ -12,6 +12,8 @@ from conformance.peers.kmirror_process import KmirrorBroker
 SETTINGS = {
     "log.retention.ms": "-1",  # the batches carry old times: nothing may be dropped while they are compared
     "num.partitions": "2",
+    "offsets.topic.num.partitions": "5",  # transactions name the partition of a group
+    "transaction.state.log.num.partitions": "5",
 }
 
 

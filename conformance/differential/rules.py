@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conformance.differential.compare import ABSENT, Kind, Rule, Seen
+from conformance.differential.compare import ABSENT, MEMBER_ID, Kind, Rule, Seen
 
 BROKER = 4
 COORDINATOR_NOT_AVAILABLE = 15
@@ -16,6 +16,7 @@ NO_CONFIGS_HERE = (8, 16, 32)
 """Broker loggers, client metrics, groups."""
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 _HASHED = "Kafka answers in the order of a hash map"
+_RANDOM_IDS = "Kafka's members are in a hash map by their random ids"
 Condition = Callable[[Seen], bool]
 
 
@@ -37,10 +38,20 @@ _STRUCTURAL: tuple[Rule, ...] = (
     ),
     Rule(("*.producer_id",), Kind.PAIRED, "allocated by each cluster; kmirror's ids begin above 2^32", "producer id"),
     Rule(("Fetch.session_id",), Kind.PAIRED, "random", "session"),
+    Rule(
+        ("*.member_id", "JoinGroup.leader"), Kind.PAIRED,
+        "random behind the client id or group instance id, which is compared", MEMBER_ID,
+    ),
+    Rule(("DescribeLogDirs.results.log_dir",), Kind.PAIRED, "each broker has its own directory", "directory"),
+    Rule(
+        ("DescribeLogDirs.results.usable_bytes", "DescribeLogDirs.results.total_bytes"), Kind.SIGN,
+        "of the volume, which others write to as well",
+    ),
     # -- time
     Rule(
         ("*.log_append_time_ms", "*.batches.base_timestamp", "*.batches.max_timestamp", "*.batches.records.timestamp",
-         "ListOffsets.topics.partitions.timestamp", "*.active_producers.last_timestamp"),
+         "ListOffsets.topics.partitions.timestamp", "*.active_producers.last_timestamp",
+         "DescribeTransactions.transaction_states.transaction_start_time_ms"),
         Kind.CLOCK, "with LogAppendTime it is the broker's clock",
     ),
     # -- order without meaning
@@ -61,6 +72,37 @@ _STRUCTURAL: tuple[Rule, ...] = (
     ),
     Rule(
         ("CreateTopics.topics.configs",), Kind.UNORDERED, "sorted by name, with those of KIP-1279 in between", "name"
+    ),
+    Rule(
+        ("DescribeGroups.groups.members",), Kind.UNORDERED, _RANDOM_IDS, "member_id~client_id",
+    ),
+    Rule(("JoinGroup.members",), Kind.UNORDERED, _RANDOM_IDS, "member_id"),
+    Rule(
+        ("ListGroups.groups", "DescribeGroups.groups", "DeleteGroups.results", "OffsetFetch.groups"), Kind.UNORDERED,
+        _HASHED, "group_id",
+    ),
+    Rule(
+        ("AddPartitionsToTxn.results_by_topic_v3_and_below", "AddPartitionsToTxn.results_by_transaction.topic_results",
+         "WriteTxnMarkers.markers.topics"),
+        Kind.UNORDERED, _HASHED, "name",
+    ),
+    Rule(("*.results_by_partition", "WriteTxnMarkers.markers.topics.partitions"), Kind.UNORDERED, _HASHED,
+         "partition_index"),
+    Rule(
+        ("OffsetFetch.topics", "OffsetFetch.groups.topics"), Kind.UNORDERED, _HASHED, "name|topic_id",
+        when=fact("all offsets"),
+    ),
+    Rule(
+        ("OffsetFetch.topics.partitions", "OffsetFetch.groups.topics.partitions"), Kind.UNORDERED, _HASHED,
+        "partition_index", when=fact("all offsets"),
+    ),
+    Rule(("DescribeLogDirs.results.topics",), Kind.UNORDERED, _HASHED, "name"),
+    Rule(("DescribeLogDirs.results.topics.partitions",), Kind.UNORDERED, _HASHED, "partition_index"),
+    Rule(("ListTransactions.transaction_states",), Kind.UNORDERED, _HASHED, "transactional_id"),
+    Rule(("DescribeTransactions.transaction_states.topics",), Kind.UNORDERED, _HASHED, "topic"),
+    Rule(
+        ("DescribeTransactions.transaction_states.topics.partitions", "ListTransactions.unknown_state_filters"),
+        Kind.UNORDERED, _HASHED,
     ),
     # -- text for people
     Rule(

@@ -9,18 +9,37 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.differential import steps_admin, steps_data, steps_fetch, steps_query
+from conformance.differential import (
+    steps_admin,
+    steps_data,
+    steps_fetch,
+    steps_groups,
+    steps_offsets,
+    steps_query,
+    steps_transactions,
+)
 from conformance.differential.audit import audit_steps
 from conformance.differential.compare import Comparison, Difference, field_names
+from conformance.differential.held import HeldRequests
 from conformance.differential.rules import RULES
-from conformance.differential.sides import ANSWER, ANSWER_TIMEOUT_S, NotSettled, Outcome, Side, exchange
+from conformance.differential.sides import (
+    ANSWER,
+    ANSWER_TIMEOUT_S,
+    POLL_S,
+    SILENT,
+    NotSettled,
+    Outcome,
+    Side,
+    exchange,
+)
 from conformance.differential.story import Step, Story
 from kmirror.protocol import registry
 from kmirror.protocol.api.api_versions import ApiVersionsRequest
+from kmirror.protocol.api.delete_groups import DeleteGroupsRequest
 from kmirror.protocol.api.delete_topics import DeleteTopicsRequest
 from kmirror.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kmirror.protocol.api.incremental_alter_configs import (
@@ -28,20 +47,28 @@ from kmirror.protocol.api.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from kmirror.protocol.api.init_producer_id import InitProducerIdRequest
+from kmirror.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
 from kmirror.protocol.dissect import dissect_frame
 
 TIMING_ATTEMPTS = 3
+AGAIN_S = 5.0
+PATIENCE_S = 1.0
+LAGGING = ("DescribeGroups", "ListGroups", "OffsetFetch", "DescribeTransactions", "ListTransactions")
+UNSETTLED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+WRITING = ("Produce", "EndTxn", "InitProducerId", "WriteTxnMarkers")
 MAX_SHOWN_LINES = 120
 DYNAMIC = (2, 3)
 """Sources of configurations that were set at run time, for one broker and for all."""
 Draw = Callable[[Story], Step | None]
 
-WEIGHTED: tuple[tuple[int, Draw], ...] = (
+CORE: tuple[tuple[int, Draw], ...] = (
     (7, steps_admin.create_topics),
     (2, steps_admin.create_partitions),
     (1, steps_admin.delete_topics),
     (4, steps_admin.incremental_alter_configs),
     (2, steps_admin.alter_configs),
+    (1, steps_admin.update_features),
     (20, steps_data.produce),
     (12, steps_data.produce_idempotent),
     (2, steps_data.produce_unanswered),
@@ -56,11 +83,58 @@ WEIGHTED: tuple[tuple[int, Draw], ...] = (
     (4, steps_query.describe_configs),
     (3, steps_query.describe_topic_partitions),
     (2, steps_query.describe_producers),
+    (2, steps_query.describe_log_dirs),
     (1, steps_query.describe_cluster),
     (1, steps_query.find_coordinator),
     (1, steps_query.list_config_resources),
     (1, steps_query.api_versions),
 )
+GROUPS: tuple[tuple[int, Draw], ...] = (
+    (26, steps_groups.join),
+    (22, steps_groups.sync),
+    (8, steps_groups.heartbeat),
+    (8, steps_groups.leave),
+    (3, steps_groups.describe_groups),
+    (2, steps_groups.list_groups),
+    (2, steps_groups.delete_groups),
+    (10, steps_offsets.offset_commit),
+    (8, steps_offsets.offset_fetch),
+    (3, steps_offsets.offset_delete),
+    (1, steps_query.find_coordinator),
+)
+TRANSACTIONS: tuple[tuple[int, Draw], ...] = (
+    (8, steps_transactions.init_producer_id),
+    (9, steps_transactions.add_partitions),
+    (5, steps_transactions.add_offsets),
+    (7, steps_transactions.txn_offset_commit),
+    (22, steps_transactions.produce),
+    (12, steps_transactions.end_txn),
+    (2, steps_transactions.write_markers),
+    (2, steps_transactions.describe),
+    (2, steps_transactions.list_transactions),
+    (5, steps_query.describe_producers),
+    (6, steps_query.list_offsets),
+    (8, steps_fetch.fetch),
+    (4, steps_offsets.offset_fetch),
+    (2, steps_offsets.offset_commit),
+    (2, steps_groups.join),
+    (1, steps_groups.sync),
+    (1, steps_groups.delete_groups),
+    (1, steps_offsets.offset_delete),
+    (1, steps_query.find_coordinator),
+)
+SOME_TOPICS: tuple[tuple[int, Draw], ...] = ((3, steps_admin.create_topics), (1, steps_admin.delete_topics))
+THEMES: dict[str, tuple[tuple[int, Draw], ...]] = {
+    "core": CORE,
+    "groups": GROUPS + SOME_TOPICS,
+    "transactions": TRANSACTIONS + SOME_TOPICS,
+    "all": CORE + GROUPS + TRANSACTIONS,
+}
+
+
+def theme_of(seed: int) -> str:
+    """What a sequence is about when nobody says it."""
+    return ("groups", "transactions", "core", "groups", "transactions", "all")[seed % 6]
 
 
 @dataclass(slots=True)
@@ -111,14 +185,19 @@ class Runner:
     """Two brokers, asked the same. `on_finding` is called as soon as there is one."""
 
     def __init__(
-        self, left: str, right: str, *, keep_going: bool = False, on_finding: Callable[[Finding], None] | None = None
-    ) -> None:
+        self, left: str, right: str, *, keep_going: bool = False,
+        on_finding: Callable[[Finding], None] | None = None, on_step: Callable[[int, int, Step], None] | None = None,
+    ) -> None:  # fmt: skip
         self.sides = (Side(0, "left", left), Side(1, "right", right))
         self.keep_going = keep_going
         self.report = Report()
         self._on_finding = on_finding
+        self._on_step = on_step
         self._comparison = Comparison(RULES, started_ms=int(time.time() * 1000) - 1)
         self._comparison.used = self.report.rules_used
+        self._held = HeldRequests(self.sides, self._conclude)
+        self._story = Story(0, self.sides)
+        self._attempts: Counter[int] = Counter()
 
     def open(self) -> None:
         for side in self.sides:
@@ -128,68 +207,158 @@ class Runner:
         for side in self.sides:
             side.close()
 
-    def sequence(self, seed: int, step_count: int, *, before_cleaning: Callable[[], None] | None = None) -> bool:
+    def sequence(
+        self, seed: int, step_count: int, *, about: str | None = None, before_cleaning: Callable[[], None] | None = None
+    ) -> bool:
         """One story of that many steps and its audit. True when nothing differed."""
-        story = Story(seed, self.sides)
+        self._story = story = Story(seed, self.sides, attempt=self._attempts[seed])
+        self._attempts[seed] += 1
         self.report.seeds.append(seed)
         before = len(self.report.findings)
+        number = -1
         try:
-            for number in range(step_count):
-                step = self._draw(story)
-                if not self._take(story, number, step) and not self.keep_going:
+            weighted = THEMES[about or theme_of(seed)]
+            for number, step in enumerate(self._steps(story, step_count, weighted)):
+                if not self._take(number, step) and not self.keep_going:
                     return False
-            for number, step in enumerate(audit_steps(story), start=step_count):
-                if not self._take(story, number, step) and not self.keep_going:
-                    return False
-        except NotSettled as error:
-            self._found(story, -1, None, [Difference("(settling)", str(error), "")], None)
+        except (NotSettled, OSError) as error:
+            self._found(number, None, [Difference("(settling)", f"{type(error).__name__}: {error}", "")], None)
         finally:
             if before_cleaning is not None:
                 before_cleaning()
             self._clean(story)
         return len(self.report.findings) == before
 
-    def _draw(self, story: Story) -> Step:
+    def shortest(self, seed: int, step_count: int, *, about: str | None) -> int | None:
+        """The number of steps with which the sequence that was run last differs, and with one less does not.
+
+        None when it does not differ again. What is found here does not count.
+        """
+        last = self.report.findings[-1].number
+        report, on_finding, on_step = self.report, self._on_finding, self._on_step
+        self.report, self._on_finding, self._on_step = Report(), None, None
+        try:
+            low, high = 0, max(1, min(last + 1, step_count))
+            if self.sequence(seed, high, about=about):
+                return None
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self.sequence(seed, middle, about=about) else (low, middle)
+            return high
+        finally:
+            self.report, self._on_finding, self._on_step = report, on_finding, on_step
+
+    def _steps(self, story: Story, count: int, weighted: tuple[tuple[int, Draw], ...]) -> Iterator[Step]:
+        for _ in range(count):
+            yield self._draw(story, weighted)
+        for step in audit_steps(story):
+            if story.serves(step.api):
+                yield step
+
+    def _draw(self, story: Story, weighted: tuple[tuple[int, Draw], ...]) -> Step:
         if not story.topics:
             return steps_admin.create_topics(story)
         while True:
-            (draw,) = story.rng.choices([draw for _, draw in WEIGHTED], [weight for weight, _ in WEIGHTED])
+            (draw,) = story.rng.choices([draw for _, draw in weighted], [weight for weight, _ in weighted])
             step = draw(story)
             if step is not None and story.serves(step.api):
                 return step
 
     # -- one step ------------------------------------------------------------------------------------------------
 
-    def _take(self, story: Story, number: int, step: Step) -> bool:
+    def _take(self, number: int, step: Step) -> bool:
         self.report.steps[step.api, step.version] += 1
         messages = (step.build(self.sides[0]), step.build(self.sides[1]))
-        outcomes = self._ask(messages, step)
-        differences = self._differences(step, outcomes)
-        for _ in range(TIMING_ATTEMPTS - 1):
-            if not (differences and step.repeatable and all(d.path == "(waited)" for d in differences)):
-                break
-            outcomes = self._ask(messages, step)  # a pause of a busy machine looks like waiting
+        if self._on_step is not None:
+            self._on_step(self._story.seed, number, step)
+        if step.held_while:
+            self._held.begin(number, step, messages)
+            alike = True
+        else:
+            outcomes = self._ask(messages, step)
             differences = self._differences(step, outcomes)
+            for _ in range(TIMING_ATTEMPTS - 1):
+                if not (differences and step.repeatable and all(d.path == "(waited)" for d in differences)):
+                    break
+                outcomes = self._ask(messages, step)  # a pause of a busy machine looks like waiting
+                differences = self._differences(step, outcomes)
+            if differences and step.api in LAGGING:
+                outcomes, differences = self._ask_patiently(messages, step)
+            alike = self._conclude(number, step, messages, outcomes, differences)
+        return self._follow(number, step) and alike
+
+    def _conclude(
+        self, number: int, step: Step, messages: tuple[object, object], outcomes: tuple[Outcome, Outcome],
+        differences: list[Difference] | None = None,
+    ) -> bool:  # fmt: skip
+        """Two answers are there: reports what differs, and lets the story learn. True when nothing did."""
+        if differences is None:
+            differences = self._differences(step, outcomes)
+            if outcomes[0].kind == outcomes[1].kind == SILENT:
+                differences = [Difference("(held)", "no answer, though nothing keeps it", "nor here")]
         self._count_errors(step, outcomes[0])
         if differences:
-            self._found(story, number, step, differences, (messages, outcomes))
+            self._found(number, step, differences, (messages, outcomes))
         if outcomes[0].kind == outcomes[1].kind == ANSWER and step.after is not None:
             step.after(outcomes[0].message, outcomes[1].message)
-        if step.settle:
-            self._settle(story)
-        if step.api == "Produce":
-            self._learn_ends(story, exact=step.answered)
         return not differences
 
+    def _follow(self, number: int, step: Step) -> bool:
+        """What has to have happened before the next step, and what the broker now says of what the step was about."""
+        story, alike = self._story, True
+        if step.settle:
+            self._settle(story)
+        if step.transactions:
+            for side in self.sides:
+                for name in step.transactions:
+                    side.wait(f"rest of {name}", lambda: side.transaction_state(name) not in UNSETTLED)  # noqa: B023
+        if step.api in WRITING:
+            self._learn_ends(story, exact=step.answered)
+        alike = self._held.release(step.frees)
+        if step.group is not None:
+            probe = steps_groups.describe_step(story, [step.group], story.versions("DescribeGroups")[1])
+            alike = self._take(number, probe) and alike
+        if step.transactions:
+            alike = self._take(number, steps_transactions.describe_step(story, list(step.transactions))) and alike
+        return alike
+
     def _ask(self, messages: tuple[object, object], step: Step) -> tuple[Outcome, Outcome]:
-        outcomes = exchange(self.sides, messages, step.version, answered=step.answered, timeout_s=ANSWER_TIMEOUT_S)
+        outcomes = exchange(
+            self.sides, messages, step.version, answered=step.answered, timeout_s=ANSWER_TIMEOUT_S, lane=step.lane
+        )
         if step.answered:
-            return outcomes
+            left, right = (
+                self._ask_again(side, message, step, outcome)
+                for side, message, outcome in zip(self.sides, messages, outcomes, strict=True)
+            )
+            return left, right
         probe = ApiVersionsRequest()  # answered unless the connection was closed
         try:
             return exchange(self.sides, (probe, probe), 0, answered=True, timeout_s=ANSWER_TIMEOUT_S)
         except OSError:
             return self._ask(messages, step)
+
+    def _ask_patiently(
+        self, messages: tuple[object, object], step: Step
+    ) -> tuple[tuple[Outcome, Outcome], list[Difference]]:
+        """Kafka answers what is committed, which may be a moment behind what it has told the members."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            outcomes = self._ask(messages, step)
+            differences = self._differences(step, outcomes)
+            if not differences or time.monotonic() > deadline:
+                return outcomes, differences
+            time.sleep(5 * POLL_S)
+
+    @staticmethod
+    def _ask_again(side: Side, message: object, step: Step, outcome: Outcome) -> Outcome:
+        """The broker is at it, or has just begun to be: asked until it says something final, for a while."""
+        deadline = time.monotonic() + AGAIN_S
+        while step.again_for.intersection(_error_codes(outcome.message)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            side.send(message, step.version, step.lane)
+            outcome = side.read(message, step.version, step.lane)
+        return outcome
 
     def _differences(self, step: Step, outcomes: tuple[Outcome, Outcome]) -> list[Difference]:
         left, right = outcomes
@@ -208,13 +377,12 @@ class Runner:
 
     def _found(
         self,
-        story: Story,
         number: int,
         step: Step | None,
         differences: list[Difference],
         seen: tuple[tuple[object, object], tuple[Outcome, Outcome]] | None,
     ) -> None:
-        finding = Finding(story.seed, number, "-", 0, "", differences, "", [], [])
+        finding = Finding(self._story.seed, number, "-", 0, "", differences, "", [], [])
         if step is not None and seen is not None:
             messages, outcomes = seen
             finding.api, finding.version, finding.what = step.api, step.version, step.what
@@ -271,12 +439,32 @@ class Runner:
                 )
                 side.ask(IncrementalAlterConfigsRequest(resources=[resource]), 0)
 
+    @staticmethod
+    def _end_transactions(side: Side, story: Story) -> None:
+        """A transaction that is open keeps what readers see of its partitions, and its id keeps its producer."""
+        for producer in story.transactional:
+            request = InitProducerIdRequest(transactional_id=producer.transactional_id, transaction_timeout_ms=60_000)
+            side.wait(
+                f"end of {producer.transactional_id}",
+                lambda: side.ask(request, 1).error_code not in steps_transactions.AGAIN,  # noqa: B023
+            )
+
+    @staticmethod
+    def _empty_groups(side: Side, story: Story) -> None:
+        for name in story.groups:
+            members = [MemberIdentity(member_id=member.member_id) for member in side.group(name).members]
+            if members:
+                side.ask(LeaveGroupRequest(group_id=name, members=members), 3)
+        if story.groups:
+            side.ask(DeleteGroupsRequest(groups_names=list(story.groups)), 1)
+
     def _clean(self, story: Story) -> None:
         """Deletes this story's topics on both sides, and waits until they are gone."""
+        self._held.clear()
         for side in self.sides:
             side.close()
-            for session in story.sessions:
-                session.partitions.clear()
+            self._end_transactions(side, story)
+            self._empty_groups(side, story)
             names = [name for name in side.topics() if story.owns(name)]
             if names:
                 side.ask(DeleteTopicsRequest(topic_names=names, timeout_ms=20_000), 4)
@@ -303,7 +491,7 @@ def _error_codes(value: Any) -> list[int]:
     found = []
     for name in field_names(value):
         inner = getattr(value, name)
-        found += [int(inner)] if name == "error_code" else _error_codes(inner)
+        found += [int(inner)] if name.endswith("error_code") else _error_codes(inner)
     return found
 
 
@@ -312,3 +500,9 @@ def seeds(first: int | None, count: int) -> list[int]:
     if first is not None:
         return [first + index for index in range(count)]
     return [random.randrange(1 << 24) for _ in range(count)]
+
+
+def listed(ranges: str) -> list[int]:
+    """`1-500,907` as numbers."""
+    bounds = [part.partition("-") for part in ranges.split(",")]
+    return [seed for low, _, high in bounds for seed in range(int(low), int(high or low) + 1)]

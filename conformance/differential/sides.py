@@ -20,6 +20,8 @@ from kmirror.protocol import frames, registry
 from kmirror.protocol.api.api_versions import ApiVersionsRequest
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from kmirror.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kmirror.protocol.api.describe_groups import DescribeGroupsRequest
+from kmirror.protocol.api.describe_transactions import DescribeTransactionsRequest
 from kmirror.protocol.api.find_coordinator import FindCoordinatorRequest
 from kmirror.protocol.api.incremental_alter_configs import (
     IncrementalAlterableConfig as AlterableConfig,
@@ -39,6 +41,7 @@ POLL_S = 0.003
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 BARRIER_TOPIC = "differential-barrier"
 _BARRIER_CONFIG = "retention.ms"
+MAIN_LANE, NAMELESS_LANE = "", "client-3"
 ANSWER, CLOSED, SILENT, UNREADABLE = "answer", "closed", "silent", "unreadable"
 
 
@@ -67,7 +70,8 @@ class Side:
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
     node_id: int = 1
     default_partitions: int = 1
-    _socket: socket.socket | None = None
+    _sockets: dict[str, socket.socket] = field(default_factory=dict)
+    _asked: dict[str, int] = field(default_factory=dict)
     _correlation_id: int = 0
     _barriers: int = 1_000_000_000
 
@@ -95,45 +99,52 @@ class Side:
     def _hands_out_producer_ids(self) -> bool:
         return bool(self.ask(InitProducerIdRequest(transactional_id=None), 1).error_code == 0)
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def close(self, lane: str | None = None) -> None:
+        """Closes one connection, or all of them."""
+        for name in [lane] if lane is not None else list(self._sockets):
+            if name in self._sockets:
+                self._sockets.pop(name).close()
 
     # -- one request ---------------------------------------------------------------------------------------------
 
-    def send(self, message: object, version: int) -> None:
-        if self._socket is None:
-            self._socket = socket.create_connection(split_address(self.address), timeout=ANSWER_TIMEOUT_S)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def send(self, message: object, version: int, lane: str = MAIN_LANE) -> None:
+        """Sends on the connection of that name, whose client id follows from it; opened at first use."""
+        if lane not in self._sockets:
+            opened = socket.create_connection(split_address(self.address), timeout=ANSWER_TIMEOUT_S)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets[lane] = opened
         self._correlation_id += 1
+        self._asked[lane] = self._correlation_id
         api = registry.api_of(message)
-        self._socket.sendall(frames.request_frame(api, version, self._correlation_id, "differential", message))
+        frame = frames.request_frame(api, version, self._correlation_id, client_id(lane), message)
+        self._sockets[lane].sendall(frame)
 
-    def read(self, message: object, version: int) -> Outcome:
-        """The answer to the request sent last, whose first byte is there."""
-        assert self._socket is not None
+    def read(self, message: object, version: int, lane: str = MAIN_LANE) -> Outcome:
+        """The answer to the request sent last on that connection, whose first byte is there."""
         api = registry.api_of(message)
         try:
-            (size_bytes,) = struct.unpack(">i", receive_exactly(self._socket, 4))
-            frame = receive_exactly(self._socket, size_bytes)
+            (size_bytes,) = struct.unpack(">i", receive_exactly(self._sockets[lane], 4))
+            frame = receive_exactly(self._sockets[lane], size_bytes)
         except (ConnectionError, TimeoutError) as error:
-            self.close()
+            self.close(lane)
             return Outcome(CLOSED, detail=str(error))
         try:
             (correlation_id,) = struct.unpack_from(">i", frame)
-            if correlation_id != self._correlation_id:
-                raise DecodeError(f"correlation id {correlation_id}, not {self._correlation_id}")
+            if correlation_id != self._asked[lane]:
+                raise DecodeError(f"correlation id {correlation_id}, not {self._asked[lane]}")
             offset = 4 + (1 if registry.response_header_version(api, version) else 0)
             return Outcome(ANSWER, decode(api.response, frame, version, offset=offset, exact=True), frame)
         except (DecodeError, struct.error) as error:
-            self.close()
+            self.close(lane)
             return Outcome(UNREADABLE, frame=frame, detail=str(error))
 
-    @property
-    def socket(self) -> socket.socket:
-        assert self._socket is not None
-        return self._socket
+    def answering(self, lane: str, timeout_s: float) -> bool:
+        """Is there the first byte of an answer, or the end, on that connection within that time?"""
+        ready, _, _ = select.select([self._sockets[lane]], [], [], timeout_s)
+        return bool(ready)
+
+    def socket(self, lane: str = MAIN_LANE) -> socket.socket:
+        return self._sockets[lane]
 
     def ask(self, message: object, version: int) -> Any:
         """One request outside the comparison; its answer. NotSettled when there is none."""
@@ -172,6 +183,15 @@ class Side:
         row = self.ask(request, 4).topics[0].partitions[0]
         return -1 - row.error_code if row.error_code else int(row.offset)
 
+    def group(self, name: str) -> Any:
+        """The row of DescribeGroups: `group_state` (Dead when there is none) and `members`."""
+        return self.ask(DescribeGroupsRequest(groups=[name]), 4).groups[0]
+
+    def transaction_state(self, transactional_id: str) -> str:
+        """As DescribeTransactions says it; empty when nobody has used that id."""
+        row = self.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0).transaction_states[0]
+        return str(row.transaction_state)
+
     def barrier(self) -> None:
         """Returns when everything that was confirmed before is in force.
 
@@ -198,12 +218,18 @@ class Side:
         return configs[0].value if configs else None
 
 
+def client_id(lane: str) -> str:
+    """Members of groups are known by it; one of them has none."""
+    return {MAIN_LANE: "differential", NAMELESS_LANE: ""}.get(lane, lane)
+
+
 def exchange(
-    sides: tuple[Side, Side], messages: tuple[object, object], version: int, *, answered: bool, timeout_s: float
-) -> tuple[Outcome, Outcome]:
+    sides: tuple[Side, Side], messages: tuple[object, object], version: int, *, answered: bool, timeout_s: float,
+    lane: str = MAIN_LANE,
+) -> tuple[Outcome, Outcome]:  # fmt: skip
     """The same request to both; what each did. `answered` false for Produce with acks=0, where silence is right."""
     for side, message in zip(sides, messages, strict=True):
-        side.send(message, version)
+        side.send(message, version, lane)
     if not answered:
         return Outcome(SILENT), Outcome(SILENT)
     started = time.monotonic()
@@ -211,13 +237,13 @@ def exchange(
     while len(outcomes) < len(sides):
         waiting = [side for side in sides if side.index not in outcomes]
         left_s = started + timeout_s - time.monotonic()
-        ready, _, _ = select.select([side.socket for side in waiting], [], [], max(0.0, left_s))
+        ready, _, _ = select.select([side.socket(lane) for side in waiting], [], [], max(0.0, left_s))
         seconds = time.monotonic() - started
         for side in waiting:
-            if side.socket in ready:
-                outcomes[side.index] = side.read(messages[side.index], version)
+            if side.socket(lane) in ready:
+                outcomes[side.index] = side.read(messages[side.index], version, lane)
                 outcomes[side.index].seconds = seconds
             elif not ready:
-                side.close()
+                side.close(lane)
                 outcomes[side.index] = Outcome(SILENT, seconds=seconds)
     return outcomes[0], outcomes[1]

@@ -24,6 +24,7 @@ from kmirror.protocol.api.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from kmirror.protocol.api.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 TIMEOUT_MS = 20_000
 MAX_TOPICS = 7
@@ -343,3 +344,37 @@ def _configs_changed(story: Story, name: str) -> Any:
             story.zstd_topics = True
 
     return after
+
+
+# -- features --------------------------------------------------------------------------------------------------------
+
+FEATURES = ("transaction.version", "group.version", "no.such.feature", "", "kraft.version", "metadata.version")
+VALIDATE_FROM = 1
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def update_features(story: Story) -> Step:
+    """Asks whether a change would do, or for one that cannot be: a change would hold for the whole cluster."""
+    rng = story.rng
+    version = story.version("UpdateFeatures")
+    names = rng.sample(FEATURES, rng.choice([0, 1, 1, 1, 2]))
+    if story.one_in(12):
+        names = names * 2
+    wanted = [(name, rng.choice([0, 1, 2, 3, 99, -1]), rng.choice([UPGRADE] * 3 + [2, 3, 0, 7])) for name in names]
+    if version < VALIDATE_FROM:
+        wanted = [(name, 99, kind) for name, _, kind in wanted]
+
+    def build(side: Side) -> UpdateFeaturesRequest:
+        request = UpdateFeaturesRequest(timeout_ms=TIMEOUT_MS)
+        for name, level, kind in wanted:
+            update = FeatureUpdateKey(feature=name, max_version_level=level)
+            if version >= VALIDATE_FROM:
+                update.upgrade_type = kind
+            else:
+                update.allow_downgrade = kind != UPGRADE
+            request.feature_updates.append(update)
+        if version >= VALIDATE_FROM:
+            request.validate_only = True
+        return request
+
+    return Step("UpdateFeatures", version, f"{wanted}", build)

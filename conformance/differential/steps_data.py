@@ -158,7 +158,7 @@ def produce(story: Story) -> Step:
             slots.append((name, index, data))
             what.append(f"{name}-{index} {kind}")
     transactional_id = rng.choice(["tx", ""]) if story.one_in(40) else None
-    build = _request(story, version, acks, slots, transactional_id)
+    build = produce_request(story, version, acks, slots, transactional_id)
     return Step("Produce", version, f"acks {acks}: {', '.join(what)}", build)
 
 
@@ -168,7 +168,7 @@ def produce_impossible(story: Story) -> Step | None:
         return None
     version, index = story.version("Produce", lowest=3), story.partition(topic)
     kind = story.rng.choice(sorted(FAIL_ALL_SLOTS))
-    build = _request(story, version, -1, [(topic.name, index, BAD_BATCHES[kind](story))], None)
+    build = produce_request(story, version, -1, [(topic.name, index, BAD_BATCHES[kind](story))], None)
     return Step("Produce", version, f"{topic.name}-{index} {kind}", build)
 
 
@@ -183,7 +183,7 @@ def produce_unanswered(story: Story) -> Step | None:
     if story.one_in(3):
         kind = story.rng.choice(["checksum", "two batches", "control", "no records"])
         data = BAD_BATCHES[kind](story)
-    build = _request(story, version, 0, [(topic.name, index, data)], None)
+    build = produce_request(story, version, 0, [(topic.name, index, data)], None)
     return Step("Produce", version, f"acks 0: {topic.name}-{index} {kind}", build, answered=False)
 
 
@@ -196,7 +196,7 @@ def _slot(story: Story) -> tuple[str, int]:
     return topic.name, story.partition(topic)
 
 
-def _request(
+def produce_request(
     story: Story, version: int, acks: int, slots: list[tuple[str, int, bytes]], transactional_id: str | None
 ) -> Callable[[Side], ProduceRequest]:
     def build(side: Side) -> ProduceRequest:
@@ -255,7 +255,7 @@ def produce_idempotent(story: Story) -> Step | None:
         data = batch(
             recs, codec=codec, producer_id=producer.ids[side.index], producer_epoch=epoch, base_sequence=sequence
         )
-        return _request(story, version, -1, [(topic.name, index, data)], None)(side)
+        return produce_request(story, version, -1, [(topic.name, index, data)], None)(side)
 
     def after(left: Any, _right: Any) -> None:
         row = left.responses[0].partition_responses[0]

@@ -9,6 +9,7 @@ from conformance.differential.story import UNKNOWN_ID, Step, Story
 from kmirror.protocol.api.api_versions import ApiVersionsRequest
 from kmirror.protocol.api.describe_cluster import DescribeClusterRequest
 from kmirror.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kmirror.protocol.api.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from kmirror.protocol.api.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
 from kmirror.protocol.api.describe_topic_partitions import (
     Cursor,
@@ -189,7 +190,8 @@ def find_coordinator(story: Story) -> Step:
     rng = story.rng
     version = story.version("FindCoordinator")
     key_type = rng.choice([0, 0, 1, 2, 3, -1]) if version >= 1 else 0
-    keys = [rng.choice(["group", "", "g:x", "g:AAAAAAAAAAAAAAAAAAAAAQ:0"]) for _ in range(rng.choice([1, 1, 2]))]
+    names = ["group", "", "g:x", "g:AAAAAAAAAAAAAAAAAAAAAQ:0", *story.groups]
+    keys = [rng.choice(names) for _ in range(rng.choice([1, 1, 2]))]
 
     def build(side: Side) -> FindCoordinatorRequest:
         if version >= 4:
@@ -245,3 +247,26 @@ def describe_topic_partitions(story: Story) -> Step:
     what = f"{[name[:30] for name in names]} limit {limit} cursor {cursor}"
     facts = frozenset({"every topic"}) if not names else frozenset[str]()
     return Step("DescribeTopicPartitions", version, what, build, facts=facts)
+
+
+def describe_log_dirs(story: Story) -> Step:
+    """The directories of a broker: bytes per partition, exactly."""
+    version = story.version("DescribeLogDirs")
+    asked: list[tuple[str, list[int]]] | None = None
+    if not story.one_in(4):
+        asked = []
+        for _ in range(story.rng.choice([0, 1, 1, 2])):
+            topic = story.topic()
+            indexes = [0, 99] if topic is None or story.one_in(5) else list(range(topic.partition_count))
+            asked.append((_any_name(story), indexes))
+    names = story.topics if asked is None else [name for name, _ in asked]
+    rewritten = any(story.topics[name].rewritten for name in names if name in story.topics)
+
+    def build(side: Side) -> DescribeLogDirsRequest:
+        if asked is None:
+            return DescribeLogDirsRequest(topics=None)
+        topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in asked]
+        return DescribeLogDirsRequest(topics=topics)
+
+    what = "all" if asked is None else f"{[(name[:30], indexes) for name, indexes in asked]}"
+    return Step("DescribeLogDirs", version, what, build, facts=frozenset({"rewritten"} if rewritten else ()))

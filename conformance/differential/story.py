@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.differential.sides import Side
+from conformance.differential.sides import MAIN_LANE, Side
 from kmirror.protocol import registry
 
 UNKNOWN_ID = bytes.fromhex("0badc0de0badc0de0badc0de0badc0de")
@@ -53,12 +53,84 @@ class FetchSession:
     partitions: list[tuple[str, int]]
 
 
+@dataclass(slots=True, eq=False)
+class Member:
+    """A virtual member of a group on a connection of its own, which is its client id too.
+
+    `ids` as each side gave them (None before). `joined`: it has been answered as a member, and nobody has removed it
+    since. `pending`: it was told its id and has not come back. `held`: its request of that name is not answered yet.
+    """
+
+    lane: str
+    number: int
+    instance: str | None = None
+    ids: tuple[str, str] | None = None
+    protocols: list[tuple[str, bytes]] = field(default_factory=list)
+    generation: int = -1
+    joined: bool = False
+    pending: bool = False
+    held: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class StoryGroup:
+    """A group by the classic protocol, as far as the answers told. `roster` is what the leader was given."""
+
+    name: str
+    protocol_type: str = "consumer"
+    protocol: str | None = None
+    members: list[Member] = field(default_factory=list)
+    leader: Member | None = None
+    generation: int = 0
+    roster: list[tuple[str, str]] = field(default_factory=list)
+    past: list[tuple[str, str]] = field(default_factory=list)
+    lanes_made: int = 0
+    joining: list[Member] = field(default_factory=list)
+    """New ones whose first JoinGroup is not answered yet: members for the broker, with ids that nobody knows."""
+
+    @property
+    def present(self) -> list[Member]:
+        return [member for member in self.members if member.joined]
+
+    def drop(self, member: Member) -> None:
+        """It is no member any more; what it was called is kept, for requests by those who have not noticed."""
+        if member in self.members:
+            self.members.remove(member)
+        if member.ids is not None and member.ids not in self.past:
+            self.past.append(member.ids)
+        if self.leader is member:
+            self.leader = None
+
+
+@dataclass(slots=True, eq=False)
+class TxnProducer:
+    """A transactional id and who holds it now. `past` are identities that it had. `open`: it has a transaction."""
+
+    transactional_id: str
+    ids: tuple[int, int] = (-1, -1)
+    epoch: int = -1
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    past: list[tuple[tuple[int, int], int]] = field(default_factory=list)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+
+    def becomes(self, ids: tuple[int, int], epoch: int) -> None:
+        if (ids, epoch) != (self.ids, self.epoch):
+            if self.epoch >= 0:
+                self.past.append((self.ids, self.epoch))
+            self.ids, self.epoch = ids, epoch
+            self.sequences.clear()
+
+
 @dataclass(slots=True)
 class Step:
     """One request. `build` makes the message for a side; `after` learns from both answers.
 
     `wait_ms`: the broker may hold the answer that long, and whether it does is compared. `settle`: the request changes
     the cluster; nothing else is asked before both sides have taken it in. `facts`: see the rules.
+    `group`: its members and held requests are looked at afterwards. `held_while`: the answer may wait as long as the
+    group is in that state. `frees`: connections whose held requests this one gets answered. `again_for`: error codes
+    for which each side is asked again until it says something else. `transactions`: ids that have to come to rest.
     """
 
     api: str
@@ -71,19 +143,27 @@ class Step:
     settle: bool = False
     repeatable: bool = True
     facts: frozenset[str] = frozenset()
+    lane: str = MAIN_LANE
+    group: str | None = None
+    held_while: str = ""
+    frees: tuple[str, ...] = ()
+    again_for: frozenset[int] = frozenset()
+    transactions: tuple[str, ...] = ()
 
 
 class Story:
     """One sequence: its random numbers, its versions and what it has made so far."""
 
-    def __init__(self, seed: int, sides: tuple[Side, Side]) -> None:
+    def __init__(self, seed: int, sides: tuple[Side, Side], *, attempt: int = 0) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.sides = sides
-        self.prefix = f"d{seed:x}"
+        self.prefix = f"d{seed:x}" + (f".{attempt}" if attempt else "")
         self.topics: dict[str, StoryTopic] = {}
         self.producers: list[Producer] = []
         self.sessions: list[FetchSession] = []
+        self.groups: dict[str, StoryGroup] = {}
+        self.transactional: list[TxnProducer] = []
         self.names_made = 0
         self.zstd_topics = False
         """Some topic was configured for zstd, which kmirror refuses to old Fetch versions (see FINDINGS.md)."""
