@@ -10,6 +10,8 @@ import pytest
 from kmirror.broker import mirror_seam as seam
 from kmirror.broker.mirror_waiting import write_configs
 from kmirror.coordinator.groups.offsets import OffsetValue
+from kmirror.effects import Promise
+from kmirror.errors import ApiError
 from kmirror.mirror import desired as wishes
 from kmirror.mirror.alignment import Case, Intended, Lineage, Refused, classify
 from kmirror.mirror.desired import associations
@@ -367,3 +369,73 @@ def test_what_moved_and_what_was_cut_is_told() -> None:
     (name,) = home.fs.list_dir("/data/cut/t-0")
     assert row.cut_saved.endswith(name)
     assert [file.endswith(".log") for file in home.fs.list_dir(f"/data/cut/t-0/{name}")] == [True]
+
+
+def test_lineage_is_not_told_any_more_once_another_cluster_s_alignment_is_decided() -> None:
+    home, away, _ = there()
+    other = Cluster("other", seed=9, clock=home.clock)
+    other.create_topic()
+    other.produce(b"of the other")
+    away.create_mirror(other, "other")
+    pump = Pump(away, other, "other", broker_id=3)
+    back = Pump(home, away, "back", broker_id=2)
+    lookup = seam.LineageQuery(
+        id=1, mirror="back", topic=TOPIC, topic_id=uuids.ZERO, partition=0, leader=1, current_leader_epoch=0,
+        cluster_id=home.world.cluster_id,
+    )  # fmt: skip
+    promise = away.mirrors.start("other", [seam.StartTopic(name=TOPIC, num_partitions=1)], replace=True)
+    away.calm()
+    pump.refresh()
+    seen = []
+    told = away.on_outcome
+    away.on_outcome = lambda out: seen.append(back.answer(lookup))
+    pump.run()
+    away.on_outcome = told
+    assert promise.result()[0].error_code == 0 and away.row().state == "MIRRORING"
+    aligned = next(i for i, one in enumerate(seen) if not getattr(one, "mirror", ""))
+    assert getattr(seen[0], "mirror", "") == "there", "until then it stands"
+    assert all(one == seam.LineageAnswer() for one in seen[aligned:])
+
+
+def test_every_cut_keeps_its_own_copy() -> None:
+    """Also a cut at the same offset as an earlier one, by a mirror that was deleted and made anew."""
+    home, away, pump = there()
+    for number in range(3):
+        home.produce(f"private {number}".encode())
+        promise = home.start(away, mirror="back", replace=True)
+        pump.run()
+        assert promise.result()[0].error_code == 0
+        home.stop(mirror="back")
+        home.settle(home.mirrors.delete("back"))
+        home.create_mirror(away, "back")
+    saved = b"".join(
+        home.fs.read_file(f"/data/cut/t-0/{directory}/{name}")
+        for directory in home.fs.list_dir("/data/cut/t-0")
+        for name in home.fs.list_dir(f"/data/cut/t-0/{directory}")
+    )
+    for number in range(3):
+        assert f"private {number}".encode() in saved
+
+
+def test_local_transactions_end_before_anything_is_counted_or_cut() -> None:
+    home, away, pump = there()
+    asked: list[tuple[str, int, LogMode]] = []
+    ended: Promise[None] = Promise()
+
+    class Coordinator:
+        def end_for_alignment(self, topic: str, partition: int) -> Promise[None]:
+            asked.append((topic, partition, home.partition().mode))
+            return ended
+
+    home.world._transactions = Coordinator()  # type: ignore[assignment]
+    promise = home.start(away, mirror="back")
+    pump.run()
+    assert asked == [(TOPIC, 0, LogMode.DRAINING)] and not promise.done
+    with pytest.raises(ApiError) as refused:
+        home.produce(b"too late")
+    assert refused.value.code == ErrorCode.READ_ONLY_TOPIC
+    home.end_transaction(77, commit=True)  # markers of the coordinator still come in
+    ended.resolve(None)
+    home.calm()
+    pump.run()
+    assert promise.result()[0].error_code == 0 and home.data() == away.data()

@@ -363,7 +363,8 @@ def test_what_the_source_may_not_send() -> None:
     assert "below" in (told(batch(0)) or "")
     assert "epoch 1" in (told(batch(1, epoch=1)) or "")
     assert "damaged" in (told(bytes(80)) or "")
-    assert "format 1" in (told(batch(1)[:16] + b"\x01" + batch(1)[17:]) or "")
+    assert "format 3" in (told(batch(1)[:16] + b"\x03" + batch(1)[17:]) or "")
+    assert "damaged" in (told(batch(1)[:16] + b"\x01" + batch(1)[17:]) or "")
     assert told(batch(1) + batch(2)[:-3]) is None  # a partial batch at the end is nothing
     broken = batch(1)[:-1] + b"\xff"
     mirrors.apply(mirrors.examine("m", item, seam.FetchAnswer(records=broken, high_watermark=2, log_start_offset=0)))

@@ -37,6 +37,7 @@ class FailbackWalk(Walk):
         self._watch(self.a)
         for cluster in self.clusters:
             self._watch_copies(cluster)
+        self.cut: dict[str, set[bytes]] = {cluster.name: set() for cluster in self.clusters}
 
     # -- law 7 --------------------------------------------------------------------------------------------------------
 
@@ -62,6 +63,8 @@ class FailbackWalk(Walk):
         for header, data in log.batches(cut_from, log.log_end_offset):
             if header.last_offset >= cut_from and bytes(data) not in copies:
                 self.fail(f"{cluster.name}: the batch at {header.base_offset} is cut and there is no copy of it")
+            if header.last_offset >= cut_from:
+                self.cut[cluster.name].add(bytes(data))
 
     def _copies(self, cluster: Cluster) -> bytes:
         fs, found = cluster.fs, b""
@@ -148,6 +151,10 @@ class FailbackWalk(Walk):
             for link in (self.there, self.back):
                 self._whole_round(link, number)
         self._follow(self.links[1])
+        for cluster in self.clusters:
+            copies = self._copies(cluster)
+            if not all(batch in copies for batch in self.cut[cluster.name]):
+                self.fail(f"{cluster.name}: a later cut has taken the place of an earlier one's copy")
 
     def _stop_for_good(self, link: Direction) -> None:
         cluster = link.cluster
