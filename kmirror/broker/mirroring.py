@@ -42,7 +42,6 @@ from kmirror.mirror.states import Desired, State
 from kmirror.mirror.sync import Lists, Missing
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
-from kmirror.storage.log import LogMode
 
 if TYPE_CHECKING:
     from kmirror.broker.world import World
@@ -316,17 +315,6 @@ class Mirrors:
         self.wake(partition.machine.mirror)
 
     # -- hooks of the world ------------------------------------------------------------------------------------------
-
-    def write_refusal(self, topic_name: str) -> str | None:
-        """Why clients may not write to the topic now (to any partition of it), or None. No transaction may include it
-        then: AddPartitionsToTxn answers READ_ONLY_TOPIC with this text."""
-        topic = self.world.image.topics_by_name.get(topic_name)
-        if topic is None:
-            return None
-        for partition in topic.partitions:
-            if partition.mode is not LogMode.WRITABLE:
-                return partition.read_only_reason or f"{partition} is read-only"
-        return None
 
     def change_refusal(self, topic_name: str) -> str | None:
         """Why the topic may not be deleted, grown or trimmed now, or None (docs/MIRRORING.md, "Read-only")."""
