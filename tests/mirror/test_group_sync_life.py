@@ -34,7 +34,11 @@ INTERVAL_S = 10
 def held(destination: Destination, group: str = "g") -> dict[int, tuple[int, int, str]]:
     """(offset, epoch, metadata) by partition of topic t."""
     promise = destination.world.groups.offsets.fetch_all(group, require_stable=False)
-    return {place[1]: (value.offset, value.leader_epoch, value.metadata) for place, value in promise.result()}
+    return {
+        index: (value.offset, value.leader_epoch, value.metadata)
+        for (topic, index), value in promise.result()
+        if topic == "t"
+    }
 
 
 def filled(source: FakeCluster, *counts: int, with_ids: bool = True) -> FakeTopic:
