@@ -109,6 +109,7 @@ async def test_what_would_expire_here_is_renewed(autojump_clock: object, nursery
         await until(lambda: 0 in held(destination))
         for _ in range(1000):
             await trio.sleep(0.4)
+            destination.world.tick()  # what has expired goes
             assert held(destination) == {0: (3, -1, "")}
 
 
