@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance.bench import machine, mirror, results, small_requests, throughput
+from conformance.bench import groups, machine, mirror, results, small_requests, throughput
 from conformance.bench.contestants import FLUSHED, KAFKA, KMIRROR, NAMES, PAGE_CACHE, Contestant, create
 from conformance.bench.results import Row
 from conformance.peers.kafka import KafkaBroker, KafkaInstallation
@@ -22,6 +22,7 @@ from conformance.peers.processes import PeerFailed, PeerUnavailable
 CEILING = "program"
 _IDLE_S = 2.0
 _METADATA_S = 2.0
+_FRESH_GROUPS = 5
 _DURABLE = {PAGE_CACHE: "page cache", FLUSHED: "flushed before ack"}
 
 
@@ -166,6 +167,19 @@ def measure_metadata(run: Run) -> None:
                 )
 
 
+def measure_groups(run: Run) -> None:
+    """A fresh group's way to its first message."""
+    row = run.row("first message of a fresh group", "ms", higher_is_better=False, goal=1.0, limit=300)
+    with run.brokers(PAGE_CACHE) as brokers:
+        for broker in brokers.values():
+            throughput.create_topic(broker.bootstrap, "groups", 1)
+            groups.write_one(broker.bootstrap, "groups")
+            groups.first_message_ms(broker.bootstrap, "groups")  # creates __consumer_offsets
+        for _, name in run.alternating():
+            for _ in range(_FRESH_GROUPS):
+                row.add(name, groups.first_message_ms(brokers[name].bootstrap, "groups"))
+
+
 def measure_mirror(run: Run) -> None:
     """Mirror catch-up from a real Kafka, beside the blocking program, with 1 MB and 16 KiB batches."""
     directory = Path(tempfile.mkdtemp(dir=run.scratch))
@@ -200,6 +214,7 @@ MEASURES: dict[str, Callable[[Run], None]] = {
     "metadata": measure_metadata,
     "latency": measure_latency,
     "throughput": measure_throughput,
+    "groups": measure_groups,
     "mirror": measure_mirror,
 }
 

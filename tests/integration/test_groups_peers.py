@@ -7,7 +7,6 @@ sticky assignors, which depend on who was there before, the sizes).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from tests.integration.group_clients import (
     Start,
     assignments,
 )
+from tests.integration.java_programs import ToolShell, normalised
 
 pytestmark = [
     pytest.mark.kafka,
@@ -355,13 +355,18 @@ def test_kafkas_consumer_groups_tool(peers: Peers) -> None:
 
 
 def _tables(peers: Peers, broker: Broker) -> dict[str, list[str]]:
+    with ToolShell(peers.installation) as shell:
+        return _tables_by(shell, broker)
+
+
+def _tables_by(shell: ToolShell, broker: Broker) -> dict[str, list[str]]:
     topic = broker.create_topic(partition_count=3)
     group = broker.new_name("table")
     fill(broker, [topic], tag="first")
 
     def tool(*arguments: str) -> list[str]:
-        done = peers.installation.tool("consumer-groups", "--bootstrap-server", broker.address, *arguments, check=False)
-        return normalised(done.stdout, broker, {group: "GROUP", topic.name: "TOPIC"})
+        done = shell.run("consumer-groups", ["--bootstrap-server", broker.address, *arguments])
+        return normalised(done.stdout, broker.address, {group: "GROUP", topic.name: "TOPIC"})
 
     member = Confluent(broker.address, group, [topic.name], "range")
     tables = {}
@@ -389,13 +394,3 @@ def _tables(peers: Peers, broker: Broker) -> dict[str, list[str]]:
     tables["delete"] = tool("--delete", "--group", group)
     tables["offsets of no group"] = tool("--describe", "--group", group)
     return tables
-
-
-def normalised(text: str, broker: Broker, names: dict[str, str]) -> list[str]:
-    """Lines without what differs by nature: names, random ids, ports, node ids, column widths, order of rows."""
-    for name, stands_for in names.items():
-        text = text.replace(name, stands_for)
-    text = text.replace(broker.address, "ADDRESS")
-    text = re.sub(r"rdkafka-[0-9a-f-]{36}", "MEMBER", text)
-    text = re.sub(r"ADDRESS\s+\(\d+\)", "ADDRESS (NODE)", text)
-    return sorted(" ".join(line.split()) for line in text.splitlines() if line.strip())
