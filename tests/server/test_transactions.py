@@ -162,6 +162,7 @@ async def test_end_txn_by_version(autojump_clock: Virtual) -> None:
         client = producer(broker)
         await client.start()
         await client.add(("t", 0))
+        fenced: int
         for version, fenced in ((1, OLD_EPOCH), (2, FENCED), (4, FENCED)):
             for epoch, producer_id, name, code in (
                 (1, client.producer_id, "x", fenced),
@@ -173,8 +174,8 @@ async def test_end_txn_by_version(autojump_clock: Virtual) -> None:
                     transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=True
                 )
                 assert (await client.client.ask("EndTxn", version, request)).error_code == code
-        for commit, code in ((True, 0), (True, 0), (False, WRONG_STATE)):
-            assert (await client.end(commit=commit)).error_code == code
+        for commit, expected in ((True, 0), (True, 0), (False, WRONG_STATE)):
+            assert (await client.end(commit=commit)).error_code == expected
             await decided(client.client)
         stale = {"producer_id": client.producer_id, "producer_epoch": 7}
         assert (await client.init(3, **stale)).error_code == OLD_EPOCH
@@ -284,21 +285,18 @@ async def test_a_write_behind_the_end_of_its_transaction_is_refused(autojump_clo
             nursery.cancel_scope.cancel()
         await client.client.send("Produce", 12, client.request(b"a"))
         await trio.sleep(0.01)
-        other = TransactionClient(broker.connect(), producer_id=client.producer_id, epoch=client.epoch)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
-            request = EndTxnRequest(
-                transactional_id="x", producer_id=client.producer_id, producer_epoch=0, committed=True
-            )
-            await other.client.send("EndTxn", 3, request)
-            _, answer = await client.client.receive("Produce", 12)
-            await other.client.receive("EndTxn", 3)
-            await decided(other.client)
-            nursery.cancel_scope.cancel()
-        row = answer.responses[0].partition_responses[0]
+        other = broker.connect()
+        request = EndTxnRequest(transactional_id="x", producer_id=client.producer_id, producer_epoch=0, committed=True)
+        await other.send("EndTxn", 3, request)
+        await trio.sleep(0.01)
+        broker.flush.run()
+        _, answer = await client.client.receive("Produce", 12)
+        assert answer.responses[0].partition_responses[0].error_code == CONCURRENT
+        assert (await other.receive("EndTxn", 3))[1].error_code == 0
+        broker.flush.run()
         partition = broker.world.partition("t", 0)
-        assert partition.last_stable_offset == partition.log_end_offset, "a transaction hangs"
-        assert (row.error_code == 0) == (partition.log_end_offset == 2)
+        assert markers(broker) == [("COMMIT", client.producer_id, 0)]
+        assert partition.last_stable_offset == partition.log_end_offset == 1
 
 
 async def test_the_next_transaction_waits_for_the_end_of_the_one_before(autojump_clock: Virtual) -> None:
@@ -376,12 +374,21 @@ async def test_several_transactions_at_once_as_brokers_ask(autojump_clock: Virtu
         await client.start()
         await client.add(("t", 0))
         topics = [AddPartitionsToTxnTopic(name="t", partitions=[0, 1])]
-        identity = {"producer_id": client.producer_id, "producer_epoch": 0, "topics": topics}
+
+        def asked(name: str, epoch: int = 0, *, verify_only: bool = True) -> AddPartitionsToTxnTransaction:
+            return AddPartitionsToTxnTransaction(
+                transactional_id=name,
+                producer_id=client.producer_id,
+                producer_epoch=epoch,
+                verify_only=verify_only,
+                topics=topics,
+            )
+
         request = AddPartitionsToTxnRequest(
             transactions=[
-                AddPartitionsToTxnTransaction(transactional_id="x", verify_only=True, **identity),
-                AddPartitionsToTxnTransaction(transactional_id="y", verify_only=True, **identity),
-                AddPartitionsToTxnTransaction(transactional_id="x", **{**identity, "producer_epoch": 3}),
+                asked("x"),
+                asked("y"),
+                asked("x", 3, verify_only=False),
             ]
         )
         answer = await client.client.ask("AddPartitionsToTxn", 5, request)
