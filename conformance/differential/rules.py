@@ -248,6 +248,11 @@ _LISTED: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        ("WriteTxnMarkers.markers.topics.partitions.error_code",), Kind.LISTED,
+        "a marker of no producer: an internal exception in Kafka, INVALID_REQUEST here",
+        when=gives_up_with(-1, 42),
+    ),
+    Rule(
         ("Produce.responses.partition_responses.log_start_offset",), Kind.LISTED,
         "an exception of a library leaves Kafka's row without it",
         when=lambda seen: _codes(seen) == (-1, 87),

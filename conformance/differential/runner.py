@@ -226,7 +226,10 @@ class Runner:
         finally:
             if before_cleaning is not None:
                 before_cleaning()
-            self._clean(story)
+            try:
+                self._clean(story)
+            except NotSettled as error:
+                self._found(number, None, [Difference("(cleaning)", str(error), "")], None)
         return len(self.report.findings) == before
 
     def shortest(self, seed: int, step_count: int, *, about: str | None) -> int | None:

@@ -152,7 +152,7 @@ def _joined(group: StoryGroup, member: Member, left: Any, right: Any) -> None:
             group.members.append(member)
     elif left.error_code == 0:
         member.ids, member.generation = (left.member_id, right.member_id), left.generation_id
-        member.pending, member.joined = False, True
+        member.pending, member.joined, group.exists = False, True, True
         if member not in group.members:
             group.members.append(member)
         group.generation, group.protocol = left.generation_id, left.protocol_name
@@ -429,6 +429,7 @@ def delete_step(story: Story, names: list[str], version: int) -> Step:
     def after(left: Any, _right: Any) -> None:
         for row in left.results:
             if row.error_code == 0 and (group := story.groups.get(row.group_id)) is not None:
+                group.exists = False
                 for member in list(group.members):
                     group.drop(member)
 

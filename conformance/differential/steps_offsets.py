@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from conformance.differential.sides import Side
 from conformance.differential.steps_groups import ABSENT_GROUPS, NOBODY, any_group
 from conformance.differential.story import NO_ID, UNKNOWN_ID, Step, Story, StoryGroup
@@ -75,15 +77,18 @@ class Speaker:
 
 def offset_commit(story: Story) -> Step:
     rng, group = story.rng, any_group(story)
-    name = rng.choice(ABSENT_GROUPS) if story.one_in(20) else group.name
     who = Speaker(story, group)
+    name = group.name
+    if story.one_in(20):
+        name = rng.choice(ABSENT_GROUPS) if who.generation >= 0 else ""
     version = story.version("OffsetCommit", lowest=STATIC_FROM if who.instance else 0)
     rows: list[tuple[str, int, int, int, str | None]] = []
+    too_long = "x" * (METADATA_LIMIT + 1)
     for topic, index in slots(story):
         offset = rng.choice([0, 1, 5, 100, 2**62]) if rng.randrange(12) else rng.choice([-1, -2])
         epoch = rng.choice([-1, -1, 0, 7])
         metadata = rng.choice(["", "m", "", None, "x" * METADATA_LIMIT, "ü" * 3])
-        rows.append((topic, index, offset, epoch, "x" * (METADATA_LIMIT + 1) if story.one_in(20) else metadata))
+        rows.append((topic, index, offset, epoch, too_long if group.exists and story.one_in(15) else metadata))
     retention_ms = rng.choice([-1, -1, 3_600_000])
 
     def build(side: Side) -> OffsetCommitRequest:
@@ -109,8 +114,12 @@ def offset_commit(story: Story) -> Step:
             request.group_instance_id = who.instance
         return request
 
+    def after(left: Any, _right: Any) -> None:
+        if name == group.name and any(row.error_code == 0 for topic in left.topics for row in topic.partitions):
+            group.exists = True
+
     shown = [(topic, index, offset, epoch, len(metadata or "")) for topic, index, offset, epoch, metadata in rows]
-    return Step("OffsetCommit", version, f"{name!r} {who.what} {shown}", build, group=group.name)
+    return Step("OffsetCommit", version, f"{name!r} {who.what} {shown}", build, after, group=group.name)
 
 
 def offset_fetch(story: Story) -> Step:

@@ -85,6 +85,8 @@ class StoryGroup:
     roster: list[tuple[str, str]] = field(default_factory=list)
     past: list[tuple[str, str]] = field(default_factory=list)
     lanes_made: int = 0
+    exists: bool = False
+    """Something of it is committed. Kafka makes a group for a commit that it then refuses, and shows it by chance."""
     joining: list[Member] = field(default_factory=list)
     """New ones whose first JoinGroup is not answered yet: members for the broker, with ids that nobody knows."""
 

@@ -117,7 +117,7 @@ def _rows(
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=codes[(topic.name, index)]
                 )
-                for index in topic.partitions
+                for index in dict.fromkeys(topic.partitions)
             ],
         )
         for topic in transaction.topics

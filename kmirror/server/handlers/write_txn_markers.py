@@ -8,7 +8,7 @@ UNKNOWN_TOPIC_OR_PARTITION; an epoch below the producer's last one: INVALID_PROD
 2 (request version 2) it has to be above it while the transaction is open (KIP-890); an older coordinator epoch:
 TRANSACTION_COORDINATOR_FENCED; a mirror topic: READ_ONLY_TOPIC. Markers of one producer share a result.
 
-Deviations: none known.
+Deviations: a marker without a producer id or epoch is INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kmirror.protocol.api.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
 from kmirror.server.waiting import settled_until
 
@@ -56,6 +57,8 @@ async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> Wr
 def _write(context: RequestContext, marker: WritableTxnMarker, log_id: LogId) -> Promise[None]:
     """Raises ApiError."""
     world = context.world
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and an epoch")
     if log_id.topic == OFFSETS_TOPIC:
         _ = world.groups  # has to be there, to be told of the end
     return world.runtime.append_marker(
