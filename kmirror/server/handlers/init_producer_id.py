@@ -10,8 +10,9 @@ next epoch of it, the same answer again when its last one was lost, and PRODUCER
 version 4) when somebody else came in between. A timeout above transaction.max.timeout.ms: INVALID_TRANSACTION_TIMEOUT.
 A producer id without an epoch (or the opposite), and an empty transactional id: INVALID_REQUEST.
 
-Deviations: after a restart a repeated request whose answer was lost is fenced, as in Kafka, whose log does not hold the
-epoch before the last either.
+Deviations: when the epochs are used up, a producer that names another epoch than the last one is told PRODUCER_FENCED,
+or the same answer again when its last one was lost; Kafka answers UNKNOWN_SERVER_ERROR. As in Kafka, whose log does not
+hold the epoch before the last, a request that is repeated over a restart of the broker is fenced.
 """
 
 from __future__ import annotations
