@@ -84,6 +84,7 @@ def describe(
             source_bootstrap=mirrors.mirrors[name].config.text("bootstrap.servers"),
             source_cluster_id=mirrors.mirrors[name].settings.source_cluster_id,
             partitions=[row(mirrors.mirrors[name], p) for p in _chosen(mirrors.mirrors[name], topics)],
+            active_groups=mirrors.group_sync.left_alone(name),
         )
         for name in chosen
     ]

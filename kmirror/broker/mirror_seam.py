@@ -325,3 +325,5 @@ class MirrorDescription:
     source_bootstrap: str
     source_cluster_id: str
     partitions: Sequence[PartitionRow]
+    active_groups: Sequence[str] = ()
+    """Groups whose offsets are not taken from the source, since they have members here."""

@@ -269,6 +269,8 @@ def describe(session: Session, name: str | None, failed: bool, watch: bool, as_j
             elif turn and not as_json:
                 click.echo()
             show(rows)
+            if not as_json and not failed:
+                mirror_status.print_active_groups(described)
             if not watch:
                 return
             await trio.sleep(WATCH_INTERVAL_S)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import trio
 
 from kmirror.cli.display import print_table
@@ -34,6 +35,8 @@ class Description:
     source_bootstrap: str
     source_cluster_id: str
     rows: list[Row]
+    active_groups: Sequence[str] = ()
+    """Groups whose offsets are not taken from the source, since they have members at the destination."""
 
 
 async def describe(cluster: Cluster, name: str | None = None) -> list[Description]:
@@ -60,7 +63,13 @@ async def describe(cluster: Cluster, name: str | None = None) -> list[Descriptio
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ]
         found.append(
-            Description(mirror.mirror_name, mirror.source_bootstrap or "", mirror.source_cluster_id or "", rows)
+            Description(
+                mirror.mirror_name,
+                mirror.source_bootstrap or "",
+                mirror.source_cluster_id or "",
+                rows,
+                list(mirror.active_groups),
+            )
         )
     return sorted(found, key=lambda mirror: mirror.name)
 
@@ -132,6 +141,14 @@ def print_rows(rows: Sequence[Row]) -> None:
         [[row[name] for name in columns] for row in rows],
         empty="no mirror topics",
     )
+
+
+def print_active_groups(mirrors: Sequence[Description]) -> None:
+    """Below the table, and only where there are any."""
+    for mirror in mirrors:
+        if mirror.active_groups:
+            names = ", ".join(mirror.active_groups)
+            click.echo(f"mirror {mirror.name}: offsets are not taken from the source for active groups: {names}")
 
 
 def print_failed(rows: Sequence[Row]) -> None:

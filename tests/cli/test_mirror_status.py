@@ -237,3 +237,14 @@ def test_where_a_topic_begins() -> None:
     assert mirror_actions.start_point("1970-01-01T00:00:01+00:00") == 1000
     with pytest.raises(BadUsage):
         mirror_actions.start_point("yesterday")
+
+
+async def test_active_groups_are_named_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    class Cluster:
+        async def request(self, _message: Any) -> DescribeClusterMirrorsResponse:
+            mirrors = [DescribedMirror(mirror_name="m", active_groups=["a", "b"]), DescribedMirror(mirror_name="quiet")]
+            return DescribeClusterMirrorsResponse(mirrors=mirrors)
+
+    mirror_status.print_active_groups(await mirror_status.describe(Cluster()))  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said == "mirror m: offsets are not taken from the source for active groups: a, b\n"

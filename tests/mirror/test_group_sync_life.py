@@ -11,6 +11,7 @@ from kmirror.broker.group_offsets import Committer
 from kmirror.broker.topic_admin import CreateTopicSpec
 from kmirror.coordinator.groups.offsets import OffsetRow, OffsetValue
 from kmirror.protocol import uuids
+from kmirror.protocol.api.describe_cluster_mirrors import DescribeClusterMirrorsRequest
 from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopic, PauseMirrorTopicsRequest
 from kmirror.protocol.api.resume_mirror_topics import ResumeMirrorTopic, ResumeMirrorTopicsRequest
 from kmirror.protocol.errors import ErrorCode
@@ -143,6 +144,8 @@ async def test_an_active_group_is_left_alone_and_shown(
         assert held(destination) == {}
         sync = destination.world.mirrors.group_sync
         assert sync.left_alone("m") == ["g"]
+        asked = DescribeClusterMirrorsRequest(mirror_names=["m"], include_mirror_state=True)
+        assert (await destination.ask(asked)).mirrors[0].active_groups == ["g"]
         assert sum("group g has members here" in line for line in caplog.messages) == 1, "said once"
         active.clear()
         await until(lambda: held(destination) == {0: (3, -1, "")}, limit_s=INTERVAL_S + 1)

@@ -156,6 +156,10 @@ mirrors []
       retry_max Int16 =-1 #1
       retry_next_at_ms Int64 =-1 #2
       leader_epoch Int32 =-1 #3
+      copied_bytes Int64 =-1 #4
+      cut_offsets Int64 =-1 #5
+      cut_saved String? #6
+  active_groups []String #0
 """,
     "ReadMirrorStates": PARTITION_LISTS + """
     partition_index Int32

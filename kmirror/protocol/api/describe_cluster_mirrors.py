@@ -45,6 +45,8 @@ class DescribedMirror:
     source_cluster_id: String | None = None
     authorized_operations: Int32 = -(2**31)
     topics: list[DescribedMirrorTopic] = field()
+    # ours: groups whose offsets are not taken from the source, since they have members here
+    active_groups: list[String] = field(tag=0)
 
 
 @struct

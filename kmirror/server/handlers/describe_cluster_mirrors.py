@@ -70,6 +70,7 @@ def _mirror(mirror: MirrorDescription, request: DescribeClusterMirrorsRequest) -
         source_cluster_id=mirror.source_cluster_id,
         authorized_operations=MIRROR_OPERATIONS if request.include_authorized_operations else NOT_ASKED,
         topics=list(topics.values()),
+        active_groups=list(mirror.active_groups) if request.include_mirror_state else [],
     )
 
 
