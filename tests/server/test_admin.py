@@ -79,12 +79,14 @@ async def test_api_versions_lists_what_is_served(broker: Broker) -> None:
     ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
     assert ranges[0] == (0, 13)
     assert ranges[1] == (4, 18)
-    assert 11 not in ranges  # JoinGroup is not served yet
+    assert ranges[26] == (0, 5)
+    assert 68 not in ranges  # the consumer protocol is not served yet
     supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}
-    assert supported["mirror.version"] == (0, 1)
+    assert (supported["mirror.version"], supported["transaction.version"]) == ((0, 1), (0, 2))
     assert {row.name: row.max_version_level for row in answer.finalized_features} == {
         "metadata.version": 33,
         "mirror.version": 1,
+        "transaction.version": 2,
     }
     assert answer.finalized_features_epoch > 0
 

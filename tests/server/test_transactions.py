@@ -553,12 +553,13 @@ async def test_a_hanging_transaction_is_found_and_ended_by_hand(autojump_clock: 
         await broker.create_topic("t")
         client = producer(broker)
         await client.start()
+        await client.start()
         await client.send(b"hangs")
         (found,) = await _producers(broker)
         assert (found.producer_id, found.current_txn_start_offset, found.last_sequence) == (client.producer_id, 0, 0)
         assert found.coordinator_epoch == -1
 
-        async def abort(epoch: int = 0, version: int = 1, **parts: Any) -> list[int]:
+        async def abort(epoch: int = 1, version: int = 1, **parts: Any) -> list[int]:
             topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0, 1])]
             marker = WritableTxnMarker(
                 producer_id=client.producer_id, producer_epoch=epoch, topics=topics, coordinator_epoch=0, **parts
@@ -566,10 +567,11 @@ async def test_a_hanging_transaction_is_found_and_ended_by_hand(autojump_clock: 
             answer = await client.client.ask("WriteTxnMarkers", version, WriteTxnMarkersRequest(markers=[marker]))
             return [row.error_code for row in answer.markers[0].topics[0].partitions]
 
-        assert await abort(-1) == [OLD_EPOCH, 3]
-        assert await abort(0, 2, transaction_version=2) == [OLD_EPOCH, 3]
+        assert await abort(0) == [OLD_EPOCH, 3]
+        assert await abort(1, 2, transaction_version=2) == [OLD_EPOCH, 3]
+        assert await abort(-1) == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
         assert await abort() == [0, 3]
-        assert markers(broker) == [("ABORT", client.producer_id, 0)]
+        assert markers(broker) == [("ABORT", client.producer_id, 1)]
         (found,) = await _producers(broker)
         assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 0)
         assert await visible(client.client) == []
