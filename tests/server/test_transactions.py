@@ -274,6 +274,26 @@ async def _flush_for_ever(broker: Broker, _scope: trio.CancelScope) -> None:
         broker.flush.run()
 
 
+async def test_large_records_that_wait_keep_their_bytes(autojump_clock: Virtual) -> None:
+    """Large frames lie in a buffer that the next one is read into."""
+    async with serving(at_once=False) as broker:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
+            await broker.create_topic("t", 2)
+            client = producer(broker, second=True)
+            await client.start()
+            nursery.cancel_scope.cancel()
+        await client.client.send("Produce", 12, client.request(b"a" * 300_000))
+        await trio.sleep(0.1)
+        await client.client.send("Produce", 12, produce(batch(b"b" * 300_000), partition=1))
+        await trio.sleep(0.1)
+        broker.flush.run()
+        for partition, value in ((0, b"a"), (1, b"b")):
+            log = broker.world.partition("t", partition).log
+            (found,) = [record.value for _, data in log.batches(0, 1) for record in read_records(data)]
+            assert found == value * 300_000
+
+
 async def test_a_write_behind_the_end_of_its_transaction_is_refused(autojump_clock: Virtual) -> None:
     """It waited for the disk, and meanwhile the transaction it was added to has been ended."""
     async with serving(at_once=False) as broker:
@@ -575,6 +595,20 @@ async def test_a_hanging_transaction_is_found_and_ended_by_hand(autojump_clock: 
         (found,) = await _producers(broker)
         assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 0)
         assert await visible(client.client) == []
+
+
+async def test_an_epoch_below_that_of_the_partition_is_not_added(autojump_clock: Virtual) -> None:
+    """What the partition knows comes first (UnifiedLog.maybeStartTransactionVerification)."""
+    async with serving() as broker:
+        await broker.create_topic("t")
+        client = producer(broker)
+        await client.start()
+        topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+        marker = WritableTxnMarker(producer_id=client.producer_id, producer_epoch=3, topics=topics)
+        await client.client.ask("WriteTxnMarkers", 1, WriteTxnMarkersRequest(markers=[marker]))
+        row = await client.send(b"a", version=12)
+        assert (row.error_code, row.log_start_offset) == (OLD_EPOCH, -1)
+        assert (await described(client.client)).transaction_state == "Empty"
 
 
 async def test_idle_producers_are_forgotten(autojump_clock: Virtual) -> None:
