@@ -40,7 +40,7 @@ def rng(seed: int) -> random.Random:
 
 
 PEER_PACKAGES = ("confluent_kafka", "aiokafka", "kafka", "kio")
-_WHOLLY_MARKED = re.compile(r"^pytestmark = pytest\.mark\.(kafka|peers)\b", re.MULTILINE)
+_WHOLLY_MARKED = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(kafka|peers)\b", re.MULTILINE)
 
 
 def _peers_are_missing() -> bool:

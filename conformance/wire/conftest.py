@@ -13,6 +13,9 @@ from conformance.peers.processes import PeerUnavailable
 from conformance.wire.batches import batch
 from conformance.wire.client import Broker, Row, Topic
 
+QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""Settings of a broker that is started for the suite: as any broker, only sooner. None is needed."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", metavar="HOST:PORT|kafka|kmirror", help="the broker under test")
@@ -26,12 +29,12 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory: Path = tmp_path_factory.mktemp("broker") / "data"
     if wanted == "kafka":
         try:
-            with KafkaBroker(KafkaInstallation(), directory) as kafka:
+            with KafkaBroker(KafkaInstallation(), directory, overrides=QUICK) as kafka:
                 yield kafka.bootstrap
         except PeerUnavailable as error:
             pytest.exit(str(error), returncode=2)
     elif wanted == "kmirror":
-        with KmirrorBroker(directory) as kmirror:
+        with KmirrorBroker(directory, settings=QUICK) as kmirror:
             yield kmirror.bootstrap
     else:
         yield wanted

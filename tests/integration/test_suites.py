@@ -11,6 +11,7 @@ import pytest
 from conformance.peers.fixtures import MakeKafka, MakeKmirror
 from conformance.wire.batches import batch
 from conformance.wire.client import Broker, Topic
+from conformance.wire.conftest import QUICK
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -26,12 +27,12 @@ def run_wire_suite(address: str) -> None:
 
 @pytest.mark.integration
 def test_the_wire_suite_against_kmirror(make_kmirror: MakeKmirror) -> None:
-    run_wire_suite(make_kmirror().bootstrap)
+    run_wire_suite(make_kmirror(settings=QUICK).bootstrap)
 
 
 @pytest.mark.kafka
 def test_the_wire_suite_against_kafka(make_kafka: MakeKafka) -> None:
-    run_wire_suite(make_kafka().bootstrap)
+    run_wire_suite(make_kafka(overrides=QUICK).bootstrap)
 
 
 @pytest.mark.integration

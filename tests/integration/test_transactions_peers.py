@@ -236,11 +236,21 @@ def _transactions_tool(installation: KafkaInstallation, broker: Broker) -> dict[
     return tables
 
 
+_VARYING = (
+    (r"\b1[6-9]\d{11}\b", "TIME"),
+    (r"^TXN \d+ \d+", "TXN NODE PID"),  # list
+    (r"^\d+ TXN \d+", "NODE TXN PID"),  # describe
+    (r"^TOPIC (\d+) \d+", r"TOPIC \1 PID"),  # find-hanging
+    (r"^((NODE TXN|TOPIC) .* TIME) \d+", r"\1 AGO"),
+    (r"^\d+ (\d+ -?\d+ -?\d+ TIME)", r"PID \1"),  # describe-producers
+)
+
+
 def _without_times(text: str, broker: Broker, topic: Topic, producer: TransactionalProducer) -> list[str]:
     lines = normalised(text, broker.address, {topic.name: "TOPIC", producer.transactional_id: "TXN"})
-    lines = [re.sub(rf"\b{producer.producer_id}\b", "PID", line) for line in lines if "[main] WARN" not in line]
-    lines = [re.sub(r"\b1[6-9]\d{11}\b( \d+)?", "TIME", line) for line in lines]
-    return [re.sub(r"^\d+ TXN", "NODE TXN", line) for line in lines]
+    for pattern, stands_for in _VARYING:
+        lines = [re.sub(pattern, stands_for, line) for line in lines if "[main] WARN" not in line]
+    return lines
 
 
 def test_a_transaction_that_hangs_is_found_and_aborted(
