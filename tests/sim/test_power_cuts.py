@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from kmirror.coordinator.groups.offsets import OffsetValue
+from kmirror.protocol import uuids
 from kmirror.protocol.records import control_type, parse_header, walk
 from kmirror.storage.log import LogMode
-from tests.sim.clusters import Cluster, Pump
+from tests.sim.clusters import TOPIC, Cluster, Pump
 
 
 class PowerCut(BaseException):
@@ -266,3 +268,62 @@ def test_power_cuts_when_a_stop_finishes_an_alignments_cut() -> None:
         assert len(resets) == 1
 
     assert matrix(stopped_and_written_to, act, check) > 20
+
+
+# -- the way back ----------------------------------------------------------------------------------------------------
+
+
+GROUP = "readers"
+
+
+def failed_over_and_parted() -> Scene:
+    """`a` was mirrored by `b`, which has failed over; both have written since. A group at `a` has read all of it."""
+    scene = mirrored()
+    a, b = scene.source, scene.destination
+    b.stop()
+    b.produce(b"of b")
+    a.produce(b"private")
+    a.produce(b"private too")
+    a.settle(a.world.groups.offsets.usable())
+    end = a.partition().log_end_offset
+    a.settle(a.world.groups.offsets.commit_synced(GROUP, {(TOPIC, 0): OffsetValue(offset=end, leader_epoch=0)}))
+    a.create_mirror(b, "back")
+    return Scene(b, a, Pump(a, b, "back"))
+
+
+def fail_back(scene: Scene) -> bool:
+    promise = scene.destination.start(scene.source, mirror="back")
+    for _ in range(3):
+        scene.pump.round()
+    return bool(promise.done and promise.result()[0].error_code == 0)
+
+
+def check_failed_back(scene: Scene, before: bytes, answered: bool) -> None:
+    destination = scene.destination
+    topic = destination.mirrors.topics.get(TOPIC)
+    if topic is None:
+        assert not answered, "an answered start was lost"
+        assert destination.data() == before and destination.partition().mode is LogMode.WRITABLE
+        destination.start(scene.source, mirror="back")
+    else:
+        assert destination.partition().mode is not LogMode.WRITABLE
+    scene.pump.run()
+    destination.tick(10_000)
+    scene.pump.run()
+    assert (destination.row().state, destination.row().lag) == ("MIRRORING", 0)
+    assert destination.data() == scene.source.data()
+    saved = b""
+    for name in destination.fs.list_dir("/data/cut/t-0"):
+        for file in destination.fs.list_dir(f"/data/cut/t-0/{name}"):
+            saved += destination.fs.read_file(f"/data/cut/t-0/{name}/{file}")
+    cut = [batch for batch in whole_batches(before) if batch not in whole_batches(destination.data())]
+    assert len(cut) == 2 and b"".join(cut) in saved, "what was cut was not kept"
+    offsets = destination.world.groups.offsets
+    (value,) = destination.settle(offsets.fetch(GROUP, [((TOPIC, 0), uuids.ZERO)], require_stable=False))
+    assert value.offset == 5, "a committed offset beyond the cut did not move to it"
+
+
+def test_power_cuts_in_every_step_of_a_failback() -> None:
+    points = matrix(failed_over_and_parted, fail_back, check_failed_back)
+    print(f"{points} points")
+    assert points > 30
