@@ -177,9 +177,14 @@ class Side:
         """Its log start; as `latest`."""
         return self._offset(topic, partition, -2)
 
-    def _offset(self, topic: str, partition: int, timestamp: int) -> int:
+    def stable(self, topic: str, partition: int) -> int:
+        """Its last stable offset; as `latest`."""
+        return self._offset(topic, partition, -1, isolation_level=1)
+
+    def _offset(self, topic: str, partition: int, timestamp: int, *, isolation_level: int = 0) -> int:
         asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
+        topics = [ListOffsetsTopic(name=topic, partitions=[asked])]
+        request = ListOffsetsRequest(replica_id=-1, topics=topics, isolation_level=isolation_level)
         row = self.ask(request, 4).topics[0].partitions[0]
         return -1 - row.error_code if row.error_code else int(row.offset)
 

@@ -45,7 +45,7 @@ async def handle(context: RequestContext, request: AddPartitionsToTxnRequest) ->
             results_by_transaction=[
                 AddPartitionsToTxnResult(
                     transactional_id=transaction.transactional_id,
-                    topic_results=_rows(transaction, await _codes(context, transaction, outcome)),
+                    topic_results=await _rows(context, transaction, outcome),
                 )
                 for transaction, outcome in begun
             ]
@@ -56,8 +56,8 @@ async def handle(context: RequestContext, request: AddPartitionsToTxnRequest) ->
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    codes = await _codes(context, transaction, _begin(context, transaction))
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_rows(transaction, codes))
+    rows = await _rows(context, transaction, _begin(context, transaction))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows)
 
 
 def _begin(
@@ -107,9 +107,14 @@ async def _codes(
     return dict.fromkeys(_places(transaction), code)
 
 
-def _rows(
-    transaction: AddPartitionsToTxnTransaction, codes: dict[Place, ErrorCode]
+async def _rows(
+    context: RequestContext,
+    transaction: AddPartitionsToTxnTransaction,
+    outcome: Promise[Answer] | dict[Place, ErrorCode],
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """As often as a partition was named; once when there is a code for each, as Kafka has it."""
+    codes = await _codes(context, transaction, outcome)
+    once = isinstance(outcome, dict)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
@@ -117,7 +122,7 @@ def _rows(
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=codes[(topic.name, index)]
                 )
-                for index in dict.fromkeys(topic.partitions)
+                for index in (dict.fromkeys(topic.partitions) if once else topic.partitions)
             ],
         )
         for topic in transaction.topics
