@@ -24,7 +24,7 @@ from kmirror.mirror import events as ev
 from kmirror.mirror.epochs import must_fence
 from kmirror.mirror.plan import shares
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import walk
+from kmirror.protocol.records import MAGIC_POSITION, NEWEST_MAGIC, parse_header, walk
 
 if TYPE_CHECKING:
     from kmirror.broker.mirroring import Mirrors
@@ -157,18 +157,29 @@ def _walk(found: Examined, data: bytes | memoryview, partition: MirroredPartitio
     runs: list[int] = []
     refusal: str | None = None
     unpack = _HEAD.unpack_from
-    while size - position >= _MIN_BATCH_BYTES:
-        base, length, batch_epoch, magic, _crc, _attributes, delta = unpack(data, position)
+    while size - position > MAGIC_POSITION:
+        magic = data[position + MAGIC_POSITION]
+        if magic < NEWEST_MAGIC:
+            try:
+                old = parse_header(data, position)
+            except CorruptData:
+                refusal = f"the source sent a damaged message at offset {expected}"
+                break
+            base, length, batch_epoch, delta = old.base_offset, old.length, epoch, 0
+        elif size - position < _MIN_BATCH_BYTES:
+            break
+        else:
+            base, length, batch_epoch, magic, _crc, _attributes, delta = unpack(data, position)
         end = position + _PREFIX_BYTES + length
-        if length < _MIN_BATCH_BYTES - _PREFIX_BYTES or delta < 0:
+        if magic == NEWEST_MAGIC and (length < _MIN_BATCH_BYTES - _PREFIX_BYTES or delta < 0):
             refusal = f"the source sent a damaged batch at offset {expected}"
             break
         if end > size:
             # brokers return a first batch whole (KIP-74): asking for the rest of it would go on for ever
             refusal = f"the source sent {size} bytes of the batch at offset {base}, which has {end}"
             break
-        if magic != 2:
-            refusal = f"the source sent message format {magic}: only format 2 (Kafka 0.11 and later) can be mirrored"
+        if magic > NEWEST_MAGIC:
+            refusal = f"the source sent message format {magic}, which no Kafka release writes"
             break
         if base < expected and not (empty and count == 0 and base + delta >= expected):
             if count == 0 and not empty and base + delta >= expected:

@@ -26,14 +26,14 @@ from kmirror.effects import Promise
 from kmirror.errors import ApiError, CorruptData, DiskFailure, StorageError
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import CODEC_MASK, CRC_START, HEADER_SIZE_BYTES, MAGIC_POSITION, Buffer
+from kmirror.protocol.records import CODEC_MASK, CRC_START, HEADER_SIZE_BYTES, MAGIC_POSITION, NEWEST_MAGIC, Buffer
 from kmirror.slices import FileSlice
-from kmirror.storage.errors import InvalidRecord, NotOneBatch, UnsupportedLayout
+from kmirror.storage.errors import InvalidRecord, NotOneBatch
 from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
 from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
-from kmirror.storage.validation import NEWEST_MAGIC, single_batch
+from kmirror.storage.validation import single_batch
 from kmirror.storage.values import LONG_MAX
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Partition:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._damage)
             try:
                 log = self._open_log()
-            except (CorruptData, UnsupportedLayout) as error:
+            except CorruptData as error:
                 self._damage = f"{self} cannot be opened: {error}"
                 _log.error("%s; its clients get KAFKA_STORAGE_ERROR until the next start", self._damage)
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._damage) from error

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from kmirror.errors import ApiError, CorruptData, DiskFull, OffsetOutOfRange, ReadOnlyLog, StorageError
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import UnsupportedMagic
 from kmirror.storage import errors
 
 # Looked up along the class's bases, so that a new subclass of a known error has a code as well.
 CODES: dict[type[StorageError], ErrorCode] = {
     CorruptData: ErrorCode.CORRUPT_MESSAGE,
-    UnsupportedMagic: ErrorCode.INVALID_RECORD,
     ReadOnlyLog: ErrorCode.READ_ONLY_TOPIC,
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,

@@ -1,4 +1,4 @@
-"""Record batches, magic 2: headers, checksums, records, control batches.
+"""Record batches: headers, checksums, records, control batches. Magic 2; what is older is read by `old_records`.
 
 What may live here: everything that can be said about the bytes of a batch without knowing which log they are in.
 `storage` imports this module and nothing else of `protocol` but `compression`.
@@ -20,6 +20,7 @@ from crc32c import crc32c
 from kmirror.errors import CorruptData
 from kmirror.limits import MAX_VARLONG_BYTES
 from kmirror.protocol.compression import Compression, compress, decompress
+from kmirror.protocol.old_records import old_crc, old_header, read_old_records
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +33,7 @@ HEADER_SIZE_BYTES = _HEADER.size
 """61: base offset 8, length 4, leader epoch 4, magic 1, crc 4, attributes 2, deltas, timestamps, producer, count."""
 LENGTH_PREFIX_BYTES = 12
 """Base offset and length: not counted by the length field."""
+NEWEST_MAGIC = 2
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_START = 21
@@ -54,10 +56,6 @@ CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 CONTROL_MIRROR_PID_RESET = 7
 """KIP-1279, see `kmirror.protocol.mirror_numbers`."""
-
-
-class UnsupportedMagic(CorruptData):
-    """A message set older than magic 2."""
 
 
 class BatchHeader(NamedTuple):
@@ -129,14 +127,14 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises CorruptData when there cannot be a batch, UnsupportedMagic below magic 2.
+    """The header at `position`, of a message of magic 0 or 1 too. Raises CorruptData when there cannot be a batch.
 
     Only the header must be there; whether the whole batch is, is the caller's question.
     """
-    if len(data) - position > MAGIC_POSITION and data[position + MAGIC_POSITION] != 2:
+    if len(data) - position > MAGIC_POSITION and data[position + MAGIC_POSITION] != NEWEST_MAGIC:
         magic = data[position + MAGIC_POSITION]
         if magic in (0, 1):
-            raise UnsupportedMagic(f"message set of magic {magic} at byte {position}; kmirror stores magic 2")
+            return old_header(data, position)
         raise CorruptData(f"unknown magic {magic} at byte {position}")
     if len(data) - position < HEADER_SIZE_BYTES:
         raise CorruptData(f"{len(data) - position} bytes at byte {position} are too few for a batch header")
@@ -154,7 +152,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 def walk(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each complete batch. A cut-off tail, as Fetch answers have it, ends the walk.
 
-    Raises CorruptData (UnsupportedMagic) at the first batch that is none.
+    Raises CorruptData at the first batch that is none.
     """
     end = len(data)
     while end - position >= LENGTH_PREFIX_BYTES:
@@ -172,11 +170,15 @@ def _is_old_message(data: Buffer, position: int) -> bool:
 
 
 def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
-    """Raises CorruptData when the batch is not all there or its checksum (CRC-32C) is not the header's."""
+    """Raises CorruptData when the batch is not all there or its checksum (CRC-32C; CRC-32 below magic 2) is not the
+    header's."""
     end = position + header.length + LENGTH_PREFIX_BYTES
     if end > len(data):
         raise CorruptData(f"batch at offset {header.base_offset} is cut short: {end - len(data)} bytes are missing")
-    computed = crc32c(memoryview(data)[position + CRC_START : end])
+    if header.magic == NEWEST_MAGIC:
+        computed = crc32c(memoryview(data)[position + CRC_START : end])
+    else:
+        computed = old_crc(data, position, header.size_bytes)
     if computed != header.crc:
         raise CorruptData(
             f"batch at offset {header.base_offset} has checksum {computed:#010x}, its header says {header.crc:#010x}"
@@ -265,6 +267,8 @@ def records_payload(data: Buffer, position: int, header: BatchHeader) -> Buffer:
 def read_records(data: Buffer, position: int = 0) -> list[Record]:
     """All records of the batch at `position`. Raises CorruptData when count, lengths or compression do not fit."""
     header = parse_header(data, position)
+    if header.magic != NEWEST_MAGIC:
+        return read_old_records(data, position, header)
     payload = records_payload(data, position, header)
     records: list[Record] = []
     at = 0

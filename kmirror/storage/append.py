@@ -20,6 +20,7 @@ from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_BIT,
+    NEWEST_MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
     build_batch,
@@ -305,12 +306,12 @@ def _check_replicated(log: Log, data: Buffer) -> list[tuple[int, BatchHeader]]:
     for position, header in found:
         if header.base_offset < expected and not (position == 0 and _straddles_start(log, header)):
             raise UnexpectedOffset(f"batch at offset {header.base_offset}, the log goes on at {expected}")
-        if header.leader_epoch < epoch:
+        if header.magic == NEWEST_MAGIC and header.leader_epoch < epoch:
             raise UnexpectedEpoch(
                 f"batch at offset {header.base_offset} has leader epoch {header.leader_epoch} behind epoch {epoch}"
             )
         check_crc(data, position, header)
-        expected, epoch = header.next_offset, header.leader_epoch
+        expected, epoch = header.next_offset, max(epoch, header.leader_epoch)
     return found
 
 
@@ -385,7 +386,8 @@ def _note(log: Log, segment: Segment, header: BatchHeader, position: int, base_o
     segment.note(last_offset, position, header.length + 12, header.max_timestamp)
     if leader_epoch != log.epochs.latest:
         log.epochs.assign(leader_epoch, base_offset)
-    log.last_leader_epoch = leader_epoch
+    if leader_epoch >= 0:  # message sets of magic 0 and 1 have none
+        log.last_leader_epoch = leader_epoch
     log.log_end_offset = last_offset + 1
     if header.producer_id > log.max_producer_id:
         log.max_producer_id = header.producer_id

@@ -13,7 +13,7 @@ an `OffsetMap` (the newest offset of every key), then passes all batches from th
 - a MIRROR_PID_RESET stays for ever: what a producer may do after it depends on it.
 
 What stays of a batch keeps its base offset, last offset, producer fields, leader epoch and codec; the records are the
-same bytes.
+same bytes. Message sets of magic 0 and 1 become magic 2.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ from kmirror.errors import CorruptData
 from kmirror.protocol.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
+    LOG_APPEND_TIME_BIT,
+    NEWEST_MAGIC,
     BatchHeader,
     Buffer,
+    build_batch,
     control_type,
+    parse_header,
+    read_records,
     read_varint,
     records_payload,
     rewritten_batch,
@@ -169,13 +174,21 @@ def fill(
     if header.is_control:
         transactions.on_control(header, control_type(data) if header.record_count else None)
     elif not transactions.on_data(header):
-        for record in raw_records(records_payload(data, 0, header), header):
-            offset = header.base_offset + record.offset_delta
-            if record.key is not None and offset >= from_offset and not offset_map.put(record.key, offset):
+        for key, offset in _keys(header, data):
+            if key is not None and offset >= from_offset and not offset_map.put(key, offset):
                 return False
     if header.last_offset >= from_offset:
         offset_map.latest_offset = max(offset_map.latest_offset, header.last_offset)
     return True
+
+
+def _keys(header: BatchHeader, data: Buffer) -> Iterator[tuple[bytes | None, int]]:
+    if header.magic != NEWEST_MAGIC:
+        for old in read_records(data):
+            yield old.key, old.offset
+        return
+    for record in raw_records(records_payload(data, 0, header), header):
+        yield record.key, header.base_offset + record.offset_delta
 
 
 class BatchFilter:
@@ -200,6 +213,8 @@ class BatchFilter:
 
     def apply(self, header: BatchHeader, data: Buffer) -> Buffer | None:
         """What to write in the batch's place: the same bytes, fewer records, an empty batch, or nothing (None)."""
+        if header.magic != NEWEST_MAGIC:
+            return self._from_old(header, data)
         horizon = header.delete_horizon_ms
         if header.is_control:
             gone = self._transactions.on_control(header, control_type(data) if header.record_count else None)
@@ -221,13 +236,37 @@ class BatchFilter:
         return self._rebuilt(header, payload, kept, None)
 
     def _stays(self, header: BatchHeader, record: RawRecord) -> bool:
-        offset = header.base_offset + record.offset_delta
-        if offset > self._map.latest_offset:
-            return True
-        if record.key is None or offset < self._map.get(record.key):
+        if not self._is_newest(record.key, header.base_offset + record.offset_delta):
             return False
         horizon = header.delete_horizon_ms
         return record.has_value or horizon is None or self._now_ms < horizon
+
+    def _is_newest(self, key: bytes | None, offset: int) -> bool:
+        return offset > self._map.latest_offset or (key is not None and offset >= self._map.get(key))
+
+    def _from_old(self, header: BatchHeader, data: Buffer) -> bytes | None:
+        """What is rewritten of a message set of magic 0 or 1 becomes magic 2, as in Kafka; only so a tombstone can get
+        its horizon."""
+        kept = [record for record in read_records(data) if self._is_newest(record.key, record.offset)]
+        if not kept:
+            if header.next_offset != self._end_offset:
+                return None
+            return _emptied(header._replace(magic=NEWEST_MAGIC, attributes=header.attributes & LOG_APPEND_TIME_BIT))
+        batch = build_batch(
+            kept,
+            base_offset=kept[0].offset,
+            compression=header.compression,
+            log_append_time=header.log_append_time,
+            timestamp_ms=header.max_timestamp,
+            last_offset_delta=header.last_offset - kept[0].offset,
+        )
+        if all(record.value is not None for record in kept):
+            return batch
+        rebuilt = parse_header(batch)
+        payload = records_payload(batch, 0, rebuilt)
+        return self._rebuilt(
+            rebuilt, payload, list(raw_records(payload, rebuilt)), self._now_ms + self._delete_retention_ms
+        )
 
     def _stays_empty(self, header: BatchHeader) -> bool:
         if header.next_offset == self._end_offset:

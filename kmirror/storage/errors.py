@@ -79,10 +79,6 @@ class StorageLocked(StorageError):
     """Another process has the data directory."""
 
 
-class UnsupportedLayout(StorageError):
-    """The directory holds something that this version cannot read (log format below magic 2, or a newer layout)."""
-
-
 __all__ = [
     "AppendRefused",
     "CorruptData",
@@ -99,5 +95,4 @@ __all__ = [
     "TransactionCoordinatorFenced",
     "UnexpectedEpoch",
     "UnexpectedOffset",
-    "UnsupportedLayout",
 ]

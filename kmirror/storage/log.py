@@ -95,7 +95,7 @@ class Log:
 
         Otherwise everything from `recovery_point` on is checked, the log ends before the first bad batch, and all side
         files are rebuilt; `report` says what was done. Raises CorruptData for damage below the recovery point (nothing
-        is changed then), UnsupportedLayout for message formats below magic 2, DiskFailure.
+        is changed then), DiskFailure.
         """
         from kmirror.storage import recovery
 

@@ -14,26 +14,22 @@ missing one tell. Gaps alone say nothing: compaction leaves them.
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kmirror.errors import CorruptData
-from kmirror.limits import SCAN_WINDOW_BYTES
 from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
     HEADER_SIZE_BYTES,
     BatchHeader,
-    UnsupportedMagic,
     check_crc,
     parse_header,
 )
 from kmirror.storage import append, flush
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, RECOVERY_POINT_FILE, parse_epochs
 from kmirror.storage.epochs import EpochCache
-from kmirror.storage.errors import UnsupportedLayout
 from kmirror.storage.flush import FACTS_FILE, Facts
 from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin
@@ -57,7 +53,6 @@ if TYPE_CHECKING:
     from kmirror.storage.log import Log
 
 _LEFT_OVER = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
-_OLD_MESSAGE_OVERHEAD = 14
 
 
 def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int) -> None:
@@ -249,11 +244,11 @@ def _load_cleanly(log: Log) -> int | None:
     try:
         last = active.load_as_active()
     except CorruptData as error:
-        _refuse_old_format(error, active, 0)
         log.report.notes.append(f"{error}; the stop was not clean, or the file was changed since")
         return None
     log.log_end_offset = active.next_offset
-    log.last_leader_epoch = log.epochs.epoch_at(log.log_end_offset - 1) if last is None else last.leader_epoch
+    known = last is not None and last.leader_epoch >= 0
+    log.last_leader_epoch = last.leader_epoch if last and known else log.epochs.epoch_at(log.log_end_offset - 1)
     return len(log.segments)
 
 
@@ -353,13 +348,14 @@ class _Replay:
                 check_crc(data, 0, header)
             if header.base_offset < self.expected:
                 raise CorruptData(f"offset {header.base_offset} follows {self.expected - 1}")
-            if header.leader_epoch < self.epoch and data is not None:
+            if 0 <= header.leader_epoch < self.epoch and data is not None:
                 raise CorruptData(f"leader epoch {header.leader_epoch} follows {self.epoch}")
             if not segment.fits_offset(header.last_offset):
                 raise CorruptData(f"offset {header.last_offset} is too far from {segment.base_offset}")
             segment.note(header.last_offset, position, header.size_bytes, header.max_timestamp)
         self.expected = header.next_offset
-        self.epoch = header.leader_epoch
+        if header.leader_epoch >= 0:  # message sets of magic 0 and 1 have none
+            self.epoch = header.leader_epoch
         if header.base_offset >= self.epochs_from and header.leader_epoch != log.epochs.latest:
             log.epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id > log.max_producer_id:
@@ -485,7 +481,6 @@ def _checked(segment: Segment, size_bytes: int, walk: _Replay) -> Iterator[tuple
 def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error: CorruptData) -> None:
     """The batch behind `segment.size_bytes` is bad: cut it, unless it was known to be on disk."""
     end = segment.size_bytes
-    _refuse_old_format(error, segment, end)
     if walk.expected < walk.recovery_point and end < size_bytes:
         raise CorruptData(
             f"{segment.path()} is damaged at byte {end} (offset {walk.expected}), below the recovery point "
@@ -494,20 +489,6 @@ def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error:
         ) from error
     log.report.notes.append(f"{segment.path()}: {size_bytes - end} bytes cut at byte {end}: {error}")
     segment.file.truncate(end)
-
-
-def _refuse_old_format(error: CorruptData, segment: Segment, position: int) -> None:
-    """Zeros look like magic 0: only a message whose own checksum is right is one."""
-    if not isinstance(error, UnsupportedMagic):
-        return
-    head = segment.file.pread(SCAN_WINDOW_BYTES, position)
-    size = int.from_bytes(head[8:12], "big", signed=True)
-    message = head[12 : 12 + size]
-    if len(message) == size >= _OLD_MESSAGE_OVERHEAD and zlib.crc32(message[4:]) == int.from_bytes(message[:4], "big"):
-        raise UnsupportedLayout(
-            f"{segment.path()} has messages of magic {head[16]}, older than Kafka 0.11; kmirror reads magic 2. "
-            "Let Kafka rewrite the topic first"
-        ) from error
 
 
 def _drop(log: Log, first: int) -> None:

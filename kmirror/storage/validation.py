@@ -21,11 +21,11 @@ from kmirror.protocol.records import (
     HEADER_SIZE_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC_POSITION,
+    NEWEST_MAGIC,
     SMALLEST_LENGTH,
     BatchHeader,
     Buffer,
     Record,
-    UnsupportedMagic,
     parse_header,
     read_records,
     read_varint,
@@ -34,7 +34,6 @@ from kmirror.protocol.records import (
 )
 from kmirror.storage.errors import InvalidRecord, InvalidTimestamp, NotOneBatch
 
-NEWEST_MAGIC = 2
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _INT32 = struct.Struct(">i")
 _LAST_DELTA_AT, _COUNT_AT = 23, 57
@@ -73,11 +72,10 @@ def single_batch(data: Buffer) -> BatchHeader:
         (delta,), (count,) = _INT32.unpack_from(data, _LAST_DELTA_AT), _INT32.unpack_from(data, _COUNT_AT)
         if delta < 0 or count < 0:
             raise InvalidRecord(f"the batch has {count} records and a last offset delta of {delta}")
-    try:
-        header = parse_header(data)
-    except UnsupportedMagic as error:
-        raise NotOneBatch(f"{error}; produce record batches of magic 2") from None
-    return header
+    if data[MAGIC_POSITION] < NEWEST_MAGIC:
+        magic = data[MAGIC_POSITION]
+        raise NotOneBatch(f"a message set of magic {magic}: produce record batches of magic {NEWEST_MAGIC}")
+    return parse_header(data)
 
 
 def _check_behind(data: Buffer, end: int) -> None:

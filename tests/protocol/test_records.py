@@ -99,14 +99,6 @@ def test_sequence_wraps_to_zero() -> None:
     assert r.increment_sequence(r.MAX_SEQUENCE - 2, 5) == 2
 
 
-def test_old_message_sets_are_named_as_such() -> None:
-    old = bytearray(40)
-    old[8:12] = (28).to_bytes(4, "big")
-    old[16] = 1
-    with pytest.raises(r.UnsupportedMagic, match="magic 1"):
-        list(r.walk(old))
-
-
 def test_record_damage_is_corrupt_data_never_an_index_error() -> None:
     batch = r.build_batch([r.Record(b"key", b"value", [("h", b"x")]), r.Record(None, None)])
     for position in range(r.HEADER_SIZE_BYTES, len(batch)):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kmirror.errors import StorageError
-from kmirror.storage.errors import UnsupportedLayout
 from kmirror.storage.filesystem import OsFileSystem
 from kmirror.storage.log import Log
 from tests.storage.making import offsets, open_log
@@ -170,13 +168,3 @@ def test_what_we_close_opens_again_unchanged(tmp_path: Path) -> None:
     assert after.pop("leader-epoch-checkpoint") == b"0\n1\n0 0\n"
     before.pop("leader-epoch-checkpoint")
     assert after == before
-
-
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("name", ["2.1.1/magic-v1-none-0", "2.1.1/magic-mixed-0"])
-def test_old_message_formats_are_refused_untouched(name: str, clean: bool, tmp_path: Path) -> None:
-    directory = copy(name, tmp_path)
-    before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
-    with pytest.raises((UnsupportedLayout, StorageError), match=r"older than Kafka 0\.11"):
-        open_log(OsFileSystem(), directory=str(directory), clean=clean)
-    assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
