@@ -14,6 +14,11 @@ SEED_VARIABLE = "KMIRROR_TEST_SEED"
 REQUIRED_VARIABLE = "KMIRROR_PEERS_REQUIRED"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Write down what transcripts say now; read the difference before committing it."""
+    parser.addoption("--rewrite", action="store_true", help="rewrite the transcripts with what happens now")
+
+
 def pytest_report_header() -> str:
     header = f"seed: {SEED_VARIABLE}={_seed()} (set it to repeat a run)"
     if _peers_are_missing():
