@@ -146,6 +146,11 @@ MIRROR_GROUPS_PER_REQUEST = 100
 MIRROR_GROUP_SYNC_PAUSE_MS = 1_000
 """Between two looks at the source's groups that are out of turn (a partition caught up, a group was left alone)."""
 
+# --- offsets ----------------------------------------------------------------------------------------------------
+OFFSETS_PART_BYTES = 256 * 1024
+"""Batches of offsets that need not be written together (expiry, deleted topics, mirrors) are about this large: a whole
+group of ten thousand partitions would pass max.message.bytes."""
+
 # --- groups -----------------------------------------------------------------------------------------------------
 GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """A first JoinGroup waits no longer: its client cannot send heartbeats yet and may be gone (Kafka:

@@ -31,8 +31,9 @@ from kmirror.coordinator.groups.offsets import (
 from kmirror.coordinator.transactions import Producer
 from kmirror.effects import Effects, LogId, ProducerBatch, Promise, StateRecord, Timer
 from kmirror.errors import ApiError
+from kmirror.limits import MAX_STRING_BYTES, OFFSETS_PART_BYTES
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey
+from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey, OffsetCommitValue
 from kmirror.protocol.uuids import ZERO
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 _RETENTION_TIMER: Final = "offsets-retention"
 _MINUTE_MS: Final = 60_000
+_RECORD_BYTES: Final = 80
+"""An offset record without its texts: lengths, partition, offset, epoch, times, topic id."""
 _FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND: Final = 9
 _FIRST_TXN_COMMIT_WITH_GROUP_ID_NOT_FOUND: Final = 6
 DEAD: Final = "Dead"
@@ -115,6 +118,8 @@ class GroupOffsets:
         self._world = world
         self._groups = groups
         self._offsets = Offsets()
+        self._placed: tuple[str, LogId] | None = None
+        """The group replayed last and its log: most records are of the same group as the one before."""
         world.runtime.on_timer(_RetentionCheck, lambda _event: self._check_retention())
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -123,7 +128,9 @@ class GroupOffsets:
         """An offset record of `__consumer_offsets`, in log order."""
         key = record.key
         assert isinstance(key, OffsetCommitKey)
-        if record.log == self._groups.log_of(key.group):  # else the topic had another number of partitions then
+        if self._placed is None or self._placed[0] != key.group:
+            self._placed = key.group, self._groups.log_of(key.group)
+        if record.log == self._placed[1]:  # else the topic had another number of partitions then
             self._offsets.replay(record)
 
     def ended(self, log_id: LogId, producer_id: int, committed: bool) -> None:
@@ -263,6 +270,19 @@ class GroupOffsets:
         self._world.commit(Effects(records=records, durable=durable, replies=[(promise, reply)], producer=producer))
         return promise
 
+    def _write_in_parts(self, records: Sequence[StateRecord]) -> bool:
+        """Records of one log that need not survive together. False when the log refused some of them."""
+        part: list[StateRecord] = []
+        size_bytes = 0
+        for record in records:
+            part.append(record)
+            size_bytes += _about_bytes(record)
+            if size_bytes >= OFFSETS_PART_BYTES:
+                if not self._world.commit(Effects(records=part)):
+                    return False
+                part, size_bytes = [], 0
+        return not part or self._world.commit(Effects(records=part))
+
     # -- fetch ---------------------------------------------------------------------------------------------------
 
     def fetch(
@@ -322,6 +342,7 @@ class GroupOffsets:
         """The topic's removal is on disk: a topic made anew under its name begins without offsets."""
         if topic.name == OFFSETS_TOPIC:
             self._offsets = Offsets()
+            self._placed = None
             return
         self._forget_topic(topic.name, topic.topic_id)
 
@@ -331,7 +352,7 @@ class GroupOffsets:
             group_log = self._groups.log_of(group_id)
             by_log.setdefault(group_log, []).append(tombstone(group_log, group_id, place))
         for records in by_log.values():
-            self._world.commit(Effects(records=records))
+            self._write_in_parts(records)
 
     # -- retention -----------------------------------------------------------------------------------------------
 
@@ -354,7 +375,7 @@ class GroupOffsets:
             if records:
                 by_log.setdefault(group_log, []).extend(records)
         for group_log, records in by_log.items():
-            if self._world.commit(Effects(records=records)):
+            if self._write_in_parts(records):
                 log.info("%s-%d: %d records removed expired offsets and groups", *_place(group_log), len(records))
         self._set_timer()
 
@@ -367,19 +388,17 @@ class GroupOffsets:
         """
         if self._groups.is_active(group_id):
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is active here")
-        rows = [self._row(place, value) for place, value in values.items()]
-        done: Promise[None] = Promise()
-
-        def recorded(promise: Promise[list[int]]) -> None:
-            try:
-                promise.result()
-            except ApiError as error:
-                done.fail(error)
-            else:
-                done.resolve(None)
-
-        self._record(group_id, rows).then(recorded)
-        return done
+        group_log = self._groups.log_of(group_id)
+        _codes, records = self._offsets.commit(
+            group_log,
+            group_id,
+            [self._row(place, value) for place, value in values.items()],
+            now_ms=self._world.clock.time_ms(),
+            max_metadata_size=MAX_STRING_BYTES,  # the source has accepted it
+        )
+        if not self._write_in_parts(records):
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{OFFSETS_TOPIC} refused offsets of group {group_id!r}")
+        return self._write(group_log, [], None)
 
     def clamp(self, topic: str, partition: int, end_offset: int) -> None:
         """The partition was cut: offsets beyond its new end move to it, in active groups too."""
@@ -399,6 +418,16 @@ class GroupOffsets:
             leader_epoch=value.leader_epoch,
             metadata=value.metadata,
         )
+
+
+def _about_bytes(record: StateRecord) -> int:
+    """Never less than what the record takes in the log, for texts of one byte per letter."""
+    size_bytes = _RECORD_BYTES
+    if isinstance(record.key, OffsetCommitKey):
+        size_bytes += len(record.key.group) + len(record.key.topic)
+    if isinstance(record.value, OffsetCommitValue):
+        size_bytes += len(record.value.metadata)
+    return size_bytes
 
 
 def _place(log_id: LogId) -> tuple[str, int]:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import trio
+
 from kmirror.errors import DecodeError
 from kmirror.limits import MIRROR_GROUPS_PER_REQUEST
 from kmirror.mirror.group_sync import GroupOffset, ListedGroup, Place
@@ -78,6 +80,7 @@ async def _read_from(connection: Connection, group_ids: Sequence[str], take: Tak
             for group in response.groups:
                 if _readable(group.group_id, group.error_code):
                     take(group.group_id, _offsets(group.topics))
+                    await trio.lowlevel.checkpoint()  # a group may have committed for thousands of partitions
         return
     for group_id in group_ids:
         response = await connection.request(OffsetFetchRequest(group_id=group_id, topics=None), version)
