@@ -15,6 +15,8 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """Cap on what one compressed batch may expand to: a 1 MB zip bomb must not take the process with it."""
 MAX_CLIENT_ID_BYTES = 32_767
 """The header's client id has an int16 length."""
+DECOMPRESSED_PIECE_BYTES = 1024 * 1024
+"""What is expanded at a time, so that a thread that expands a large batch lets the loop run in between."""
 MAX_STRING_BYTES = 32_767
 """Kafka refuses longer strings in every encoding, although a compact string could say more."""
 COALESCE_BELOW_BYTES = 16 * 1024
@@ -65,6 +67,10 @@ SENDFILE_PIECE_BYTES = 1024 * 1024
 """A cold piece of this size blocks the loop for a few milliseconds at most, should the residency probe be wrong."""
 ACCEPT_RETRY_MS = 100
 """Pause after accept failed for lack of file descriptors or memory: without it the loop would spin."""
+EXPANDED_ON_LOOP_BYTES = 4 * 1024 * 1024
+"""Compressed batches that expand to no more are gone through on the loop: 10 ms at worst. Others go to a thread."""
+THREADS_FOR_LARGE_BATCHES = 2
+"""Each may have MAX_DECOMPRESSED_BYTES in memory."""
 CHORE_MS = 3
 """A slice of work that nobody waits for (a topic's directories, retention): what a request may be late by."""
 TICK_MS = 1_000
@@ -118,6 +124,8 @@ DESCRIPTORS_TRIED_TO_CLOSE = 16
 """Files with unsynced bytes that are passed over in search of one that may be closed, before the limit gives way."""
 MAX_SLICES_PER_READ = 8
 """Segments that one read may span; more would be a log of tiny segments, and the reader comes back."""
+RECORDS_PER_MATCH = 4096
+"""Records that one regular expression may go through: it does not let go of the interpreter before its end."""
 RECORD_SHAPES_REMEMBERED = 256
 """Compiled expressions for runs of equally shaped records (client append checks); a few kilobytes each."""
 

@@ -33,7 +33,7 @@ from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
 from kmirror.storage.producer_state import AppendOrigin
 from kmirror.storage.space import SpaceGuard
 from kmirror.storage.txn_index import AbortedTransaction
-from kmirror.storage.validation import single_batch
+from kmirror.storage.validation import Inspection, single_batch
 from kmirror.storage.values import LONG_MAX
 
 if TYPE_CHECKING:
@@ -231,11 +231,12 @@ class Partition:
         api_version: int = 13,
         internal_allowed: bool = False,
         epoch_bumps: bool = False,
+        inspection: Inspection | None = None,
     ) -> AppendResult:
         """A client's append: exactly one batch of magic 2. Raises ApiError with the code of the partition's answer.
 
         `epoch_bumps`: the client speaks transactions v2 (KIP-890). The caller then waits for
-        `when_committed(result.last_offset + 1)` unless acks is 0.
+        `when_committed(result.last_offset + 1)` unless acks is 0. `inspection`: see `Log.append`.
         """
         if self.deleted:
             raise self._gone()
@@ -246,7 +247,9 @@ class Partition:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if self.internal and not internal_allowed:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {self.topic_name}")
-        return self._append(records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps)
+        return self._append(
+            records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps, inspection=inspection
+        )
 
     def append_coordinator(
         self, data: Buffer, *, leader_epoch: int | None = None, transaction_version: int = 0
@@ -272,6 +275,7 @@ class Partition:
         *,
         transaction_version: int = 0,
         epoch_bumps: bool = False,
+        inspection: Inspection | None = None,
     ) -> AppendResult:
         if self.deleted:
             raise self._gone()
@@ -287,6 +291,7 @@ class Partition:
                 now_ms=now_ms,
                 transaction_version=transaction_version,
                 epoch_bumps=epoch_bumps,
+                inspection=inspection,
             )
         except StorageError as error:
             raise self._refusal(error) from error

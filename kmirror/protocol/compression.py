@@ -11,13 +11,14 @@ What may live here: turning one batch's payload into bytes and back. Traps that 
 
 from __future__ import annotations
 
+import io
 import zlib
 from enum import IntEnum
 
 import cramjam
 
 from kmirror.errors import CorruptData
-from kmirror.limits import MAX_DECOMPRESSED_BYTES
+from kmirror.limits import DECOMPRESSED_PIECE_BYTES, MAX_DECOMPRESSED_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,6 +42,10 @@ _FIRST_GUESS_BYTES = 64 * 1024
 _OUTPUT_FULL = "failed to write whole buffer"
 
 
+class ExpandsTooFar(CorruptData):
+    """The payload would be larger than the limit given."""
+
+
 def compress(codec: int, data: Buffer) -> bytes:
     """Compress one batch's records. Raises ValueError for a codec that Kafka does not have."""
     codec = Compression(codec)
@@ -61,8 +66,14 @@ def compress(codec: int, data: Buffer) -> bytes:
 def decompress(codec: int, data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """Expand one batch's records.
 
-    Raises CorruptData when the payload is not valid for the codec, is cut short, or expands beyond `limit_bytes`.
+    Raises CorruptData when the payload is not valid for the codec or is cut short, ExpandsTooFar beyond `limit_bytes`.
     """
+    expanded = expand(codec, data, limit_bytes=limit_bytes)
+    return expanded if isinstance(expanded, bytes) else bytes(expanded)
+
+
+def expand(codec: int, data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
+    """As `decompress`, but large results are handed out as they are: copying them would stop all threads."""
     if codec == Compression.NONE:
         return bytes(data)
     if codec == Compression.GZIP:
@@ -76,29 +87,29 @@ def decompress(codec: int, data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_
     raise CorruptData(f"unknown compression codec {codec}")
 
 
-def _too_large(name: str, limit_bytes: int) -> CorruptData:
-    return CorruptData(f"{name} payload expands beyond {limit_bytes} bytes")
+def _too_large(name: str, limit_bytes: int) -> ExpandsTooFar:
+    return ExpandsTooFar(f"{name} payload expands beyond {limit_bytes} bytes")
 
 
 def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    room = limit_bytes
+    expanded = io.BytesIO()  # its bytes are handed out without another copy
     rest: Buffer = data
     while True:
         expander = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        try:
-            part = expander.decompress(rest, room + 1)
-        except zlib.error as error:
-            raise CorruptData(f"gzip payload is corrupt: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large("gzip", limit_bytes)
-        parts.append(part)
-        if not expander.eof:
-            raise CorruptData("gzip payload is cut short")
+        while not expander.eof:
+            try:
+                part = expander.decompress(rest, DECOMPRESSED_PIECE_BYTES)
+            except zlib.error as error:
+                raise CorruptData(f"gzip payload is corrupt: {error}") from None
+            if not part and not expander.eof:
+                raise CorruptData("gzip payload is cut short")
+            if expanded.tell() + len(part) > limit_bytes:
+                raise _too_large("gzip", limit_bytes)
+            expanded.write(part)
+            rest = expander.unconsumed_tail
         rest = expander.unused_data
         if not rest:
-            return b"".join(parts)
+            return expanded.getvalue()
 
 
 def _snappy_compress(data: memoryview) -> bytes:
@@ -112,8 +123,7 @@ def _snappy_compress(data: memoryview) -> bytes:
 def _snappy_decompress(data: memoryview, limit_bytes: int) -> bytes:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(bytes(data), limit_bytes)
-    parts: list[bytes] = []
-    room = limit_bytes
+    expanded = io.BytesIO()
     position = len(_XERIAL_HEADER)
     if len(data) < position:
         raise CorruptData("snappy payload is cut short")
@@ -122,11 +132,9 @@ def _snappy_decompress(data: memoryview, limit_bytes: int) -> bytes:
         position += 4
         if size < 0 or position + size > len(data):
             raise CorruptData("snappy payload has a block that ends beyond it")
-        block = _snappy_block(bytes(data[position : position + size]), room)
-        parts.append(block)
-        room -= len(block)
+        expanded.write(_snappy_block(bytes(data[position : position + size]), limit_bytes - expanded.tell()))
         position += size
-    return b"".join(parts)
+    return expanded.getvalue()
 
 
 def _snappy_block(block: bytes, limit_bytes: int) -> bytes:
@@ -138,7 +146,7 @@ def _snappy_block(block: bytes, limit_bytes: int) -> bytes:
         raise CorruptData(f"snappy payload is corrupt: {error}") from None
 
 
-def _bounded(codec: object, data: bytes, limit_bytes: int, name: str) -> bytes:
+def _bounded(codec: object, data: bytes, limit_bytes: int, name: str) -> Buffer:
     """Decompress into a buffer that grows by four up to the limit: the frame headers need not tell the size."""
     size = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
@@ -152,4 +160,5 @@ def _bounded(codec: object, data: bytes, limit_bytes: int, name: str) -> bytes:
                 raise _too_large(name, limit_bytes) from None
             size = min(limit_bytes, size * 4)
             continue
-        return bytes(memoryview(output)[:written])
+        expanded = memoryview(output)[:written]
+        return bytes(expanded) if written <= DECOMPRESSED_PIECE_BYTES else expanded

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from kmirror.errors import CorruptData
-from kmirror.limits import MAX_VARLONG_BYTES
-from kmirror.protocol.compression import Compression, compress, decompress
+from kmirror.limits import MAX_DECOMPRESSED_BYTES, MAX_VARLONG_BYTES
+from kmirror.protocol.compression import Compression, compress, expand
 from kmirror.protocol.old_records import old_crc, old_header, read_old_records
 
 Buffer = bytes | bytearray | memoryview
@@ -254,14 +254,16 @@ def write_varint(value: int, out: bytearray) -> None:
     out.append(raw)
 
 
-def records_payload(data: Buffer, position: int, header: BatchHeader) -> Buffer:
-    """The records of one batch, decompressed: a view when they are stored plain. Raises CorruptData."""
+def records_payload(
+    data: Buffer, position: int, header: BatchHeader, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Buffer:
+    """The records of one batch, decompressed: a view when they are stored plain. Raises CorruptData, ExpandsTooFar."""
     view = memoryview(data)[position + HEADER_SIZE_BYTES : position + header.size_bytes]
     if header.compression == Compression.NONE:
         return view
     if header.record_count == 0 and not view:
         return b""  # emptied by compaction
-    return decompress(header.compression, view)
+    return expand(header.compression, view, limit_bytes=limit_bytes)
 
 
 def read_records(data: Buffer, position: int = 0) -> list[Record]:

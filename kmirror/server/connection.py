@@ -64,6 +64,8 @@ class Connection:
         self._queue: deque[_Reply] = deque()
         self._progress: list[Callable[[], None]] = []  # wakes the reading task when the queue or the outbox shrank
         self._scope = trio.CancelScope()
+        self._waits = False
+        """A handler waits, so that nobody reads from the socket."""
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -129,9 +131,19 @@ class Connection:
             frame = bytes(frame)
         request, _ = route.decode(frame, position, len(frame))
         context = RequestContext(self._server.world, self.peer, header.api_version, header.client_id)
+        work = None if route.prepare is None else route.prepare(context, request)
+        if work is not None:
+            await self._flush()
+            await self._server.in_thread(work)
+            if self.closed:
+                return  # and a buffer that was reused may be another connection's by now
         if route.is_async:
             await self._flush()
-            answer = await route.handle(context, request)
+            self._waits = True
+            try:
+                answer = await route.handle(context, request)
+            finally:
+                self._waits = False
         else:
             answer = self._handle_now(route, context, request)
         if answer is None:
@@ -246,6 +258,20 @@ class Connection:
                 wake()
 
     # --- ending ------------------------------------------------------------------------------------------------
+
+    def close_if_vanished(self) -> None:
+        """A peer that closed while its request waits is noticed here and not by reading: a parked Fetch would stay for
+        its whole max_wait_ms. A peer that sent more before it closed is only noticed afterwards."""
+        if self._waits and not self.closed:
+            try:
+                gone = self._sock.recv(1, socket.MSG_PEEK) == b""
+            except BlockingIOError:
+                return
+            except OSError:
+                gone = True
+            if gone:
+                log.debug("%s: the peer closed while its request waited", self.peer)
+                self.close()
 
     def close(self) -> None:
         """At once, from anywhere on the loop, more than once without harm."""

@@ -9,6 +9,7 @@ from kmirror.errors import KmirrorError
 if TYPE_CHECKING:
     from kmirror.broker.world import World
     from kmirror.clock import Clock
+    from kmirror.storage.validation import Inspection
 
 
 class CloseConnection(KmirrorError):
@@ -44,13 +45,15 @@ class Peer:
 class RequestContext:
     """One request's surroundings, handed to its handler beside the decoded request."""
 
-    __slots__ = ("api_version", "client_id", "connection", "world")
+    __slots__ = ("api_version", "client_id", "connection", "inspections", "world")
 
     def __init__(self, world: World, connection: Peer, api_version: int, client_id: str | None) -> None:
         self.world = world
         self.connection = connection
         self.api_version = api_version
         self.client_id = client_id
+        self.inspections: dict[int, Inspection] | None = None
+        """What was found in compressed batches before the handler was called; by `id` of the request's partition."""
 
     @property
     def clock(self) -> Clock:

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from kmirror.broker.world import World
-from kmirror.limits import REQUEST_BUDGET_BYTES
+from kmirror.limits import REQUEST_BUDGET_BYTES, THREADS_FOR_LARGE_BATCHES
 from kmirror.server.connection import Connection
 from kmirror.server.context import Peer
 from kmirror.server.receive import BufferPool, ByteBudget
@@ -73,6 +73,7 @@ class Server:
         self.release: Callable[[], None] = _nothing
         self._hosts: dict[str, int] = {}
         self._most = connections_limit()
+        self._limiter: trio.CapacityLimiter | None = None
         self._nursery: trio.Nursery | None = None
 
     def attach(self, nursery: trio.Nursery) -> None:
@@ -82,6 +83,15 @@ class Server:
     def start_soon(self, task: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(task, *arguments)
+
+    async def in_thread(self, work: Callable[[], None]) -> None:
+        """Run what would keep the loop for long. It touches nothing that another task may change."""
+        if self.threads:
+            if self._limiter is None:
+                self._limiter = trio.CapacityLimiter(THREADS_FOR_LARGE_BATCHES)
+            await trio.to_thread.run_sync(work, limiter=self._limiter)
+        else:
+            work()
 
     def accept(self, sock: socket.socket, peer: Peer) -> None:
         """Serve a connected, non-blocking socket, or close it when there are too many."""
@@ -119,6 +129,11 @@ class Server:
         for connection in [known for known in self.connections if known.last_active_ms < oldest_ms]:
             log.info("%s: closing the connection: idle for longer than connections.max.idle.ms", connection.peer)
             connection.close()
+
+    def close_vanished(self) -> None:
+        """Close connections whose peer has gone while its request waits."""
+        for connection in list(self.connections):
+            connection.close_if_vanished()
 
     def close(self) -> None:
         for connection in list(self.connections):

@@ -48,7 +48,14 @@ from kmirror.storage.index import MAX_RELATIVE_OFFSET
 from kmirror.storage.producer_state import AppendOrigin, Marker, PendingProducers
 from kmirror.storage.segment import SEGMENT_SUFFIXES, Segment
 from kmirror.storage.txn_index import AbortedTransaction
-from kmirror.storage.validation import check_client_header, check_timestamps, indexes_where, single_batch, summarize
+from kmirror.storage.validation import (
+    Inspection,
+    check_client_header,
+    check_timestamps,
+    indexes_where,
+    single_batch,
+    summarize,
+)
 from kmirror.storage.values import AppendResult, LogMode
 
 if TYPE_CHECKING:
@@ -76,6 +83,7 @@ def append(
     now_ms: int,
     transaction_version: int,
     epoch_bumps: bool,
+    inspection: Inspection | None = None,
 ) -> AppendResult:
     """See `Log.append`.
 
@@ -86,7 +94,7 @@ def append(
         raise DiskFailure(f"{log.directory} failed before: {log.failed}")
     try:
         if origin is AppendOrigin.CLIENT:
-            return _append_client(log, data, leader_epoch, now_ms, epoch_bumps)
+            return _append_client(log, data, leader_epoch, now_ms, epoch_bumps, inspection)
         if origin is AppendOrigin.REPLICATION:
             return _append_replicated(log, data, now_ms)
         return _append_coordinator(log, data, leader_epoch, now_ms, transaction_version)
@@ -101,14 +109,16 @@ def append(
 # --- CLIENT -----------------------------------------------------------------------------------------------------
 
 
-def _append_client(log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch_bumps: bool) -> AppendResult:
+def _append_client(
+    log: Log, data: Buffer, leader_epoch: int, now_ms: int, epoch_bumps: bool, inspection: Inspection | None
+) -> AppendResult:
     if log.mode is not LogMode.WRITABLE:
         raise ReadOnlyLog(f"{log.directory} is {log.mode.value}")
     header = single_batch(data)
     _check_size(log, header.size_bytes)
     check_crc(data, 0, header)
     check_client_header(header)
-    batch, header = _validated(log, data, header, now_ms)
+    batch, header = _validated(log, data, header, now_ms, inspection)
     base_offset = log.log_end_offset
     pending: PendingProducers | None = None
     if header.producer_id >= 0:
@@ -147,11 +157,13 @@ def _check_size(log: Log, size_bytes: int) -> None:
         raise RecordBatchTooLarge(f"the batch has {size_bytes} bytes, segment.bytes is {config.segment_bytes}")
 
 
-def _validated(log: Log, data: Buffer, header: BatchHeader, now_ms: int) -> tuple[Buffer, BatchHeader]:
+def _validated(
+    log: Log, data: Buffer, header: BatchHeader, now_ms: int, inspection: Inspection | None
+) -> tuple[Buffer, BatchHeader]:
     """The batch as the topic wants it: usually the same bytes; rebuilt for another codec, for offset deltas that do
     not count (compressed only), or for a largest timestamp that the header does not tell. Kafka: LogValidator."""
     config = log.config
-    summary = summarize(data, header)
+    summary = summarize(data, header) if inspection is None else inspection.result()
     keyless: tuple[int, ...] = ()
     if config.compact and summary.keyless_count:
         keyless = indexes_where(data, lambda record: record.key is None)

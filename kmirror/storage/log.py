@@ -34,6 +34,7 @@ from kmirror.storage.values import AppendResult, LogConfig, LogMode, LogRead, Re
 
 if TYPE_CHECKING:
     from kmirror.storage.flush import FlushTicket
+    from kmirror.storage.validation import Inspection
 
 __all__ = [
     "AppendOrigin",
@@ -144,11 +145,13 @@ class Log:
         now_ms: int,
         transaction_version: int = 0,
         epoch_bumps: bool = False,
+        inspection: Inspection | None = None,
     ) -> AppendResult:
         """Append batches; see `kmirror.storage.append` for what each origin may. Raises what that module says.
 
         `transaction_version` is for markers (WriteTxnMarkers): from 2 on their epoch must be greater than the
         producer's. `epoch_bumps`: the client speaks transactions v2, so a producer without state must start at 0.
+        `inspection`: what `validation.inspect` found in a client's batch, if that was asked already.
         """
         return _append.append(
             self,
@@ -158,6 +161,7 @@ class Log:
             now_ms=now_ms,
             transaction_version=transaction_version,
             epoch_bumps=epoch_bumps,
+            inspection=inspection,
         )
 
     def read(self, offset: int, *, max_bytes: int, limit_offset: int, at_least_one: bool) -> LogRead:

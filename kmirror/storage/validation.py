@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kmirror.errors import CorruptData
-from kmirror.limits import RECORD_SHAPES_REMEMBERED
+from kmirror.limits import MAX_DECOMPRESSED_BYTES, RECORD_SHAPES_REMEMBERED, RECORDS_PER_MATCH
+from kmirror.protocol.compression import ExpandsTooFar
 from kmirror.protocol.records import (
     CODEC_MASK,
     HEADER_SIZE_BYTES,
@@ -106,13 +107,46 @@ def check_client_header(header: BatchHeader) -> None:
         raise InvalidRecord(f"producer {header.producer_id} sent a batch with base sequence {header.base_sequence}")
 
 
-def summarize(data: Buffer, header: BatchHeader) -> RecordSummary:
-    """Check the structure of the records of the batch at the start of `data`. Raises InvalidRecord."""
+class Inspection(NamedTuple):
+    """What `summarize` says of a batch, found out before the append: the summary, or why the batch is refused."""
+
+    summary: RecordSummary | None
+    refusal: str
+
+    def result(self) -> RecordSummary:
+        """Raises InvalidRecord."""
+        if self.summary is None:
+            raise InvalidRecord(self.refusal)
+        return self.summary
+
+
+def inspect(data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> Inspection | None:
+    """`summarize` for a batch that nothing is known of yet; None when it is none (the append says why). Any thread.
+
+    Raises ExpandsTooFar below the greatest limit.
+    """
+    try:
+        header = parse_header(data)
+    except CorruptData:
+        return None
+    if header.magic != NEWEST_MAGIC or header.size_bytes > len(data):
+        return None
+    try:
+        return Inspection(summarize(data, header, limit_bytes=limit_bytes), "")
+    except InvalidRecord as error:
+        return Inspection(None, str(error))
+
+
+def summarize(data: Buffer, header: BatchHeader, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordSummary:
+    """Check the structure of the records of the batch at the start of `data`. Raises InvalidRecord, and ExpandsTooFar
+    below the greatest limit."""
     compressed = header.attributes & CODEC_MASK != 0
     if compressed:
         try:
-            payload = records_payload(data, 0, header)
+            payload = records_payload(data, 0, header, limit_bytes=limit_bytes)
         except CorruptData as error:
+            if isinstance(error, ExpandsTooFar) and limit_bytes < MAX_DECOMPRESSED_BYTES:
+                raise
             raise InvalidRecord(f"the records cannot be decompressed: {error}") from None
     else:
         payload = memoryview(data)[HEADER_SIZE_BYTES : header.length + LENGTH_PREFIX_BYTES]
@@ -163,7 +197,7 @@ def walk_records(payload: Buffer, count: int, base_timestamp: int, *, check_offs
         before, shape = shape, (size, offset_at - times_at, key_at - offset_at, key_size, value_size)
         if shape == before and headers_at + 1 == end and count - index >= _SHORTEST_RUN:
             record_bytes = end - start
-            run = _match_run(payload, at, record_bytes, shape, count - index, deltas)
+            run = _match_run(payload, at, record_bytes, shape, min(count - index, RECORDS_PER_MATCH), deltas)
             if run and check_offsets and in_order:
                 in_order = _offsets_count_on(payload, at, at + run * record_bytes, shape, index, run)
             at += run * record_bytes

@@ -30,6 +30,7 @@ class Ticks:
         self._jobs: list[tuple[str, Callable[[], int], Job]] = [
             ("timers", lambda: 0, world.tick),
             ("deleted files", lambda: 0, self._remove_doomed),
+            ("vanished peers", lambda: 0, server.close_vanished),
             ("idle connections", lambda: IDLE_CHECK_MS, server.close_idle),
             ("retention", lambda: self._interval("log.retention.check.interval.ms"), world.apply_retention),
             ("idle producers", self._producer_interval, self._forget_producers),

@@ -341,3 +341,26 @@ async def test_a_frame_in_pieces_is_one_frame(broker: Broker, rng: random.Random
         await client.send_bytes(data[position : position + 1])
         await trio.testing.wait_all_tasks_blocked()
     assert (await client.receive("ApiVersions", 0))[0] == 5
+
+
+# --- peers that vanish ------------------------------------------------------------------------------------------------
+
+
+async def test_a_parked_fetch_goes_with_its_client(autojump_clock: trio.testing.MockClock) -> None:
+    """It stayed for its whole max_wait_ms, which the client chooses; a peer that is there keeps waiting."""
+    async with serving() as broker:
+        await broker.create_topic("t")
+        gone, there = broker.connect(), broker.connect()
+        for client in (gone, there):
+            await client.send("Fetch", 12, fetch(max_wait_ms=3_600_000))
+        await trio.sleep(2)
+        partition = broker.world.partition("t", 0)
+        before = len(broker.server.connections)
+        assert len(partition._subscribers) == 2
+        gone.close()
+        await trio.sleep(2)
+        assert len(partition._subscribers) == 1
+        assert len(broker.server.connections) == before - 1
+        await broker.connect().ask("Produce", 9, produce(batch(b"x")))
+        _, answer = await there.receive("Fetch", 12)
+        assert answer.responses[0].partitions[0].high_watermark == 1

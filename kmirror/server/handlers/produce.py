@@ -21,7 +21,7 @@ Deviations: acks 1 waits for the disk exactly like acks -1. Error messages are f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from kmirror.broker.partition import Partition
 from kmirror.broker.storage_codes import RecordsRefused
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
+from kmirror.limits import EXPANDED_ON_LOOP_BYTES
 from kmirror.protocol.api.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -38,10 +39,12 @@ from kmirror.protocol.api.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kmirror.protocol.compression import ExpandsTooFar
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import CRC_START, HEADER_SIZE_BYTES, TRANSACTIONAL_BIT
+from kmirror.protocol.records import CODEC_MASK, CRC_START, HEADER_SIZE_BYTES, TRANSACTIONAL_BIT
 from kmirror.server.context import CloseConnection, RequestContext
 from kmirror.storage.log import LogMode
+from kmirror.storage.validation import inspect
 
 if TYPE_CHECKING:
     from kmirror.broker.transaction_admission import Admission, Codes, Support
@@ -102,6 +105,36 @@ class _Transaction:
 
 class _NotAdmitted(ApiError):
     """Refused before the log was asked."""
+
+
+def prepare(context: RequestContext, request: ProduceRequest) -> Callable[[], None] | None:
+    """Look into compressed batches. Those that expand too far for the loop are left, as the work that is returned."""
+    large: list[PartitionProduceData] = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is None or len(records) < HEADER_SIZE_BYTES or not records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK:
+                continue
+            if context.inspections is None:
+                context.inspections = {}
+            try:
+                found = inspect(records, limit_bytes=EXPANDED_ON_LOOP_BYTES)
+            except ExpandsTooFar:
+                large.append(data)
+            else:
+                if found is not None:
+                    context.inspections[id(data)] = found
+    if not large:
+        return None
+
+    def look() -> None:
+        for data in large:
+            assert data.records is not None and context.inspections is not None
+            found = inspect(data.records)
+            if found is not None:
+                context.inspections[id(data)] = found
+
+    return look
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> Answer:
@@ -221,6 +254,7 @@ def _append_topic(
                 api_version=context.api_version,
                 internal_allowed=internal_allowed,
                 epoch_bumps=context.api_version >= _FIRST_VERSION_WITH_EPOCH_BUMPS,
+                inspection=None if context.inspections is None else context.inspections.get(id(data)),
             )
         except ApiError as error:
             _fail(row, error)
