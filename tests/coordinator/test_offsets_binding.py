@@ -6,8 +6,10 @@ import pytest
 
 from kmirror.broker.group_offsets import Committer
 from kmirror.coordinator.groups.offsets import OffsetRow, OffsetValue, Place
+from kmirror.effects import LogId, StateRecord
 from kmirror.errors import ApiError
 from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey, OffsetCommitValue
 from tests.broker.harness import Broker
 
 MAX_BATCH_BYTES = 1_048_588
@@ -102,3 +104,15 @@ def test_a_mirror_does_not_commit_for_an_active_group(monkeypatch: pytest.Monkey
         groups.offsets.commit_synced("g", {("t", 0): OffsetValue(offset=1)})
     assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
     assert not groups.offsets.has_offsets("g")
+
+
+def test_a_record_in_another_group_s_log_is_not_looked_at() -> None:
+    """It was written when the topic had another number of partitions; nobody will delete it."""
+    broker = ready()
+    groups = broker.world.groups
+    key = OffsetCommitKey(group="g", topic="t", partition=0)
+    other = next(LogId("__consumer_offsets", index) for index in range(3) if index != groups.log_of("g").partition)
+    groups.offsets.replay(StateRecord(other, key, OffsetCommitValue(offset=1)))
+    assert not groups.offsets.has_offsets("g")
+    groups.offsets.replay(StateRecord(groups.log_of("g"), key, OffsetCommitValue(offset=1)))
+    assert groups.offsets.has_offsets("g")

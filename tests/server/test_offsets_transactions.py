@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from kmirror.effects import Promise
 from kmirror.protocol import uuids
 from kmirror.protocol.api.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -119,6 +120,19 @@ async def test_a_transaction_that_does_not_include_the_group(autojump_clock: Vir
         await broker.create_topic("t")
         client = await begun(broker)
         assert await commit_in(client, 40, version=version) == [code]
+        assert await fetched(client.client, 9, stable=True) == {0: NONE}
+
+
+async def test_a_transaction_that_ends_while_its_commit_waits(
+    autojump_clock: Virtual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found when the commit came in may be over when it is written: the offsets would hang for ever."""
+    async with serving() as broker:
+        await broker.create_topic("t")
+        client = await begun(broker)
+        was_fine: Promise[Any] = Promise.of({("__consumer_offsets", 0): ErrorCode.NONE})
+        monkeypatch.setattr(broker.world.transactions.admission, "admit", lambda *_asked: was_fine)
+        assert await commit_in(client, 40) == [ErrorCode.TRANSACTION_ABORTABLE]
         assert await fetched(client.client, 9, stable=True) == {0: NONE}
 
 
