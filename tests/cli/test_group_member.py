@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from kmirror.cli import coordinator as client
 from kmirror.cli.coordinator import Coordinator, as_is
@@ -31,8 +32,6 @@ from kmirror.protocol.internal.consumer_protocol import (
 )
 from kmirror.source.errors import PeerClosed, PeerUnreachable, UnsupportedByPeer
 from tests.cli.scripted_coordinator import ScriptedCoordinators, in_turn
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 def scripted(**answers: Any) -> ScriptedCoordinators:
@@ -64,7 +63,7 @@ def synced(*partitions: int) -> SyncGroupResponse:
 # --- finding the coordinator ------------------------------------------------------------------------------------------
 
 
-async def test_a_coordinator_that_moved_is_found_again() -> None:
+async def test_a_coordinator_that_moved_is_found_again(autojump_clock: MockClock) -> None:
     cluster = scripted(
         Heartbeat=in_turn(
             HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
@@ -78,7 +77,7 @@ async def test_a_coordinator_that_moved_is_found_again() -> None:
     assert [asked.connection.node_id for asked in cluster.asked if asked.name == "Heartbeat"] == [1, 2, 2]
 
 
-async def test_patience_ends() -> None:
+async def test_patience_ends(autojump_clock: MockClock) -> None:
     cluster = scripted(Heartbeat=HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     began_s = trio.current_time()
     answer = await Coordinator(cluster, "g").ask(as_is(HeartbeatRequest()))  # type: ignore[arg-type]
@@ -86,7 +85,7 @@ async def test_patience_ends() -> None:
     assert trio.current_time() - began_s == pytest.approx(client.PATIENCE_S)
 
 
-async def test_a_lost_connection_is_opened_anew_once_it_worked() -> None:
+async def test_a_lost_connection_is_opened_anew_once_it_worked(autojump_clock: MockClock) -> None:
     cluster = scripted(Heartbeat=in_turn(HeartbeatResponse(), PeerClosed("gone"), HeartbeatResponse()))
     coordinator = Coordinator(cluster, "g")  # type: ignore[arg-type]
     for _ in range(2):
@@ -102,7 +101,7 @@ async def test_a_lost_connection_is_opened_anew_once_it_worked() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 6])
-async def test_who_coordinates_is_asked_in_every_version(version: int) -> None:
+async def test_who_coordinates_is_asked_in_every_version(version: int, autojump_clock: MockClock) -> None:
     cluster = scripted()
     cluster.versions["FindCoordinator"] = version
     assert (await Coordinator(cluster, "g", client.TRANSACTION).find()).node_id == 1  # type: ignore[arg-type]
@@ -110,7 +109,7 @@ async def test_who_coordinates_is_asked_in_every_version(version: int) -> None:
     assert (request.key, request.coordinator_keys) == (("g", []) if version < 4 else ("", ["g"]))
 
 
-async def test_no_coordinator_at_all() -> None:
+async def test_no_coordinator_at_all(autojump_clock: MockClock) -> None:
     def unavailable(code: int) -> FindCoordinatorResponse:
         return FindCoordinatorResponse(coordinators=[Found(error_code=code, error_message=None)])
 
@@ -124,7 +123,7 @@ async def test_no_coordinator_at_all() -> None:
 # --- joining ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_follower_gets_its_share() -> None:
+async def test_a_follower_gets_its_share(autojump_clock: MockClock) -> None:
     cluster = scripted(
         JoinGroup=in_turn(
             JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"), joined(7, leader="other")
@@ -142,7 +141,7 @@ async def test_a_follower_gets_its_share() -> None:
     assert (sync.generation_id, sync.member_id, sync.protocol_name, sync.assignments) == (7, "m", "range", [])
 
 
-async def test_a_leader_assigns_for_everybody() -> None:
+async def test_a_leader_assigns_for_everybody(autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined(leader="m", others=("a",)), SyncGroup=synced(2))
     await member_of(cluster).join()
     (sync,) = cluster.messages("SyncGroup")
@@ -151,7 +150,7 @@ async def test_a_leader_assigns_for_everybody() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-async def test_a_member_that_is_not_known_joins_as_a_new_one(code: int) -> None:
+async def test_a_member_that_is_not_known_joins_as_a_new_one(code: int, autojump_clock: MockClock) -> None:
     cluster = scripted(
         JoinGroup=in_turn(joined(1, "old"), joined(2, "new")),
         SyncGroup=in_turn(SyncGroupResponse(error_code=code), synced(0)),
@@ -162,7 +161,7 @@ async def test_a_member_that_is_not_known_joins_as_a_new_one(code: int) -> None:
     assert member.identity == Identity(2, "new")
 
 
-async def test_a_group_that_moves_on_is_joined_again_under_the_same_id() -> None:
+async def test_a_group_that_moves_on_is_joined_again_under_the_same_id(autojump_clock: MockClock) -> None:
     cluster = scripted(
         JoinGroup=in_turn(joined(1), JoinGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), joined(3)),
         SyncGroup=in_turn(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), synced(1)),
@@ -180,14 +179,14 @@ async def test_a_group_that_moves_on_is_joined_again_under_the_same_id() -> None
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, ""),
     ],
 )
-async def test_refusals_say_what_to_do(code: int, step: str) -> None:
+async def test_refusals_say_what_to_do(code: int, step: str, autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=JoinGroupResponse(error_code=code))
     with pytest.raises(Failure, match=ErrorCode(code).name) as raised:
         await member_of(cluster, instance_id="one").join()
     assert step in raised.value.next_step
 
 
-async def test_rubbish_from_other_members_is_named() -> None:
+async def test_rubbish_from_other_members_is_named(autojump_clock: MockClock) -> None:
     answer = joined(leader="m", others=("a",))
     answer.members[1].metadata = b"\0"
     with pytest.raises(Failure, match="member a sent a subscription"):
@@ -197,7 +196,7 @@ async def test_rubbish_from_other_members_is_named() -> None:
         await member_of(scripted(JoinGroup=joined(), SyncGroup=rubbish)).join()
 
 
-async def test_static_members_need_a_broker_that_has_them() -> None:
+async def test_static_members_need_a_broker_that_has_them(autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined())
     cluster.versions["JoinGroup"] = 4
     with pytest.raises(UnsupportedByPeer, match="static members"):
@@ -218,7 +217,7 @@ async def heartbeat(answer: HeartbeatResponse) -> GroupMember:
     return member
 
 
-async def test_heartbeats() -> None:
+async def test_heartbeats(autojump_clock: MockClock) -> None:
     member = await heartbeat(HeartbeatResponse())
     assert (member.rejoin_needed, member.member_id) == (False, "m")
     member = await heartbeat(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
@@ -230,7 +229,7 @@ async def test_heartbeats() -> None:
         await heartbeat(HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
 
 
-async def test_no_heartbeat_before_joining_and_none_while_joining_again() -> None:
+async def test_no_heartbeat_before_joining_and_none_while_joining_again(autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined(), SyncGroup=synced(0), Heartbeat=HeartbeatResponse(error_code=27))
     member = member_of(cluster)
     with trio.move_on_after(100):
@@ -242,7 +241,7 @@ async def test_no_heartbeat_before_joining_and_none_while_joining_again() -> Non
     assert len(cluster.messages("Heartbeat")) == 1
 
 
-async def test_a_leader_notices_new_partitions() -> None:
+async def test_a_leader_notices_new_partitions(autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined(leader="m"), SyncGroup=synced(0, 1, 2), Heartbeat=HeartbeatResponse())
     member = member_of(cluster)
     await member.join()
@@ -259,7 +258,7 @@ async def test_a_leader_notices_new_partitions() -> None:
 
 
 @pytest.mark.parametrize(("version", "by_list"), [(2, False), (5, True)])
-async def test_leaving_in_old_and_new_versions(version: int, by_list: bool) -> None:
+async def test_leaving_in_old_and_new_versions(version: int, by_list: bool, autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined(), SyncGroup=synced(0), LeaveGroup=LeaveGroupResponse())
     cluster.versions["LeaveGroup"] = version
     member = member_of(cluster)
@@ -271,7 +270,7 @@ async def test_leaving_in_old_and_new_versions(version: int, by_list: bool) -> N
     assert [entry.member_id for entry in request.members] == (["m"] if by_list else [])
 
 
-async def test_a_static_member_stays() -> None:
+async def test_a_static_member_stays(autojump_clock: MockClock) -> None:
     cluster = scripted(JoinGroup=joined(), SyncGroup=synced(0))
     member = member_of(cluster, instance_id="one")
     await member.join()
@@ -279,11 +278,11 @@ async def test_a_static_member_stays() -> None:
     assert "LeaveGroup" not in cluster.names()
 
 
-async def test_leaving_does_not_wait_behind_a_join_that_is_not_answered() -> None:
+async def test_leaving_does_not_wait_behind_a_join_that_is_not_answered(autojump_clock: MockClock) -> None:
     """A broker answers one request of a connection after the other, and a JoinGroup may take minutes."""
     cluster = scripted(
         JoinGroup=in_turn(
-            JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"), lambda: trio.sleep_forever()
+            JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"), trio.sleep_forever
         ),
         LeaveGroup=LeaveGroupResponse(),
     )
@@ -311,7 +310,7 @@ def stored(*codes: int) -> offset_commit.OffsetCommitResponse:
     )
 
 
-async def test_commits_of_a_member(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_commits_of_a_member(capsys: pytest.CaptureFixture[str], autojump_clock: MockClock) -> None:
     answers = [stored(0), stored(27), stored(0, 25), stored(12)]
     cluster = scripted(JoinGroup=joined(), SyncGroup=synced(0), OffsetCommit=in_turn(*answers))
     member = member_of(cluster)
@@ -335,7 +334,7 @@ async def test_commits_of_a_member(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 5, 7, 8, 9])
-async def test_offsets_are_read_in_every_version(version: int) -> None:
+async def test_offsets_are_read_in_every_version(version: int, autojump_clock: MockClock) -> None:
     old = offset_fetch.OffsetFetchResponsePartition(partition_index=0, committed_offset=4, metadata=None)
     none = offset_fetch.OffsetFetchResponsePartition(partition_index=1, committed_offset=-1, metadata="")
     new = [
@@ -357,7 +356,7 @@ async def test_offsets_are_read_in_every_version(version: int) -> None:
     assert (request.group_id, len(request.groups)) == (("g", 0) if version < 8 else ("", 1))
 
 
-async def test_offsets_of_an_open_transaction_are_waited_for() -> None:
+async def test_offsets_of_an_open_transaction_are_waited_for(autojump_clock: MockClock) -> None:
     def answer(code: int) -> offset_fetch.OffsetFetchResponse:
         partition = offset_fetch.OffsetFetchResponsePartitions(partition_index=0, committed_offset=1, error_code=code)
         topics = [offset_fetch.OffsetFetchResponseTopics(name="t", partitions=[partition])]
@@ -372,7 +371,7 @@ async def test_offsets_of_an_open_transaction_are_waited_for() -> None:
             await committed(Coordinator(scripted(OffsetFetch=answer(code)), "g"))  # type: ignore[arg-type]
 
 
-async def test_an_outsider_commits_and_deletes() -> None:
+async def test_an_outsider_commits_and_deletes(autojump_clock: MockClock) -> None:
     answer = offset_delete.OffsetDeleteResponse(
         topics=[
             offset_delete.OffsetDeleteResponseTopic(
