@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from conformance.differential.hunt import hunted
 from conformance.differential.peers import started
 from conformance.differential.rules import RULES
 from conformance.differential.runner import THEMES, Finding, Report, Runner, listed, seeds
@@ -36,15 +37,26 @@ PROGRESS_EVERY = 10
     show_default=True,
     help="What to start as the broker under test; kafka shows what the comparison makes of two equals.",
 )
+@click.option("--planted", is_flag=True, help="Run test builds with mistakes, and say which are noticed.")
+@click.option(
+    "--reference",
+    type=click.Choice(["kafka", "kmirror"]),
+    default="kafka",
+    show_default=True,
+    help="What test builds are compared with.",
+)
 @click.option("--keep-going", is_flag=True, help="Do not end a sequence at its first difference.")
 @click.option("--dissect", is_flag=True, help="Show request and both answers field by field.")
 @click.option("--verbose", is_flag=True, help="Show every step.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def main(
     left: str | None, right: str | None, seed: int | None, sequences: int, steps: int, ranges: str | None,
-    about: str | None, against: str, keep_going: bool, dissect: bool, verbose: bool, as_json: bool,
+    about: str | None, against: str, planted: bool, reference: str, keep_going: bool, dissect: bool, verbose: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """See the module."""
+    if planted:
+        sys.exit(1 if _planted(reference, steps, as_json=as_json) else 0)
 
     def show(finding: Finding) -> None:
         if not as_json:
@@ -89,6 +101,21 @@ def _shortest(runner: Runner, seed: int, steps: int, about: str | None, *, as_js
             f"python -m conformance.differential --seeds {seed} --steps {found}{f' --about {about}' if about else ''}"
         )
         click.echo(f"  does not differ when run again: seed {seed}" if found is None else f"  repeat with: {again}")
+
+
+def _planted(reference: str, steps: int, *, as_json: bool) -> list[str]:
+    """The mistakes that nobody noticed."""
+    hunts = []
+    for hunt in hunted(reference, step_count=steps):
+        hunts.append(hunt)
+        if not as_json:
+            click.echo(f"{'caught' if hunt.finding else 'MISSED'} {hunt}")
+    missed = [hunt.mistake for hunt in hunts if hunt.finding is None]
+    if as_json:
+        print(json.dumps({"caught": len(hunts) - len(missed), "missed": missed}))
+    else:
+        click.echo(f"{len(hunts) - len(missed)} of {len(hunts)} mistakes caught")
+    return missed
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.peers.kafka import KafkaBroker, KafkaInstallation
-from conformance.peers.kmirror_process import KmirrorBroker
+from conformance.peers.kmirror_process import PROGRAM, KmirrorBroker
 
 SETTINGS = {
     "log.retention.ms": "-1",  # the batches carry old times: nothing may be dropped while they are compared
@@ -18,11 +18,12 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
-def started(peer: str, directory: Path) -> Iterator[str]:
-    """Starts `kafka` or `kmirror` in `directory`; its address. Ended with the context."""
+def started(peer: str, directory: Path, *, mistake: str | None = None) -> Iterator[str]:
+    """Starts `kafka` or `kmirror`, with a mistake of `planted` or as it is, in `directory`; its address."""
     if peer == "kafka":
         with KafkaBroker(KafkaInstallation(), directory, overrides=SETTINGS) as kafka:
             yield kafka.bootstrap
     else:
-        with KmirrorBroker(directory, settings=SETTINGS) as kmirror:
+        program = PROGRAM if mistake is None else ("conformance.differential.planted", mistake)
+        with KmirrorBroker(directory, settings=SETTINGS, program=program) as kmirror:
             yield kmirror.bootstrap

@@ -115,7 +115,7 @@ TRANSACTIONS: tuple[tuple[int, Draw], ...] = (
     (5, steps_query.describe_producers),
     (6, steps_query.list_offsets),
     (8, steps_fetch.fetch),
-    (4, steps_offsets.offset_fetch),
+    (7, steps_offsets.offset_fetch),
     (2, steps_offsets.offset_commit),
     (2, steps_groups.join),
     (1, steps_groups.sync),

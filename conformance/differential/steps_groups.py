@@ -77,11 +77,11 @@ def join(story: Story) -> Step | None:
     if pick == 8:
         return _join_wrongly(story, group)
     static = [member for member in group.present if member.instance]
-    if pick == 9 and static:
+    if pick in (9, 10) and static:
         return _join_as_known_instance(story, group, rng.choice(static))
     if len(group.members) >= MAX_MEMBERS:
         return None
-    member = _new_member(story, group, static=story.one_in(3))
+    member = _new_member(story, group, static=story.one_in(2))
     return join_step(story, group, member, "new")
 
 
@@ -235,7 +235,7 @@ def sync(story: Story) -> Step | None:
     if not members or story.one_in(8):
         return _sync_unknown(story, group)
     leader = group.leader
-    member = leader if leader in members and rng.randrange(3) == 0 else rng.choice(members)
+    member = leader if leader in members and rng.randrange(2) else rng.choice(members)
     assert member is not None
     assigned = [(ids, b"to %d in %d" % (at, member.generation)) for at, ids in enumerate(group.roster)]
     if story.one_in(8):

@@ -129,10 +129,16 @@ def offset_fetch(story: Story) -> Step:
     for _ in range(rng.choice([1, 1, 2]) if version >= GROUPS_FROM else 1):
         name = rng.choice(ABSENT_GROUPS) if story.one_in(10) else any_group(story).name
         asked.append((name, None if version >= ALL_FROM and story.one_in(3) else slots(story)))
+    stable = story.one_in(3)
+    pending = sorted({entry for producer in story.transactional for entry in producer.offsets})
+    if pending and rng.randrange(4):
+        name, slot = rng.choice(pending)
+        some = list(dict.fromkeys([slot, *slots(story)]))
+        stable, asked[0] = rng.randrange(4) > 0, (name, None if version >= ALL_FROM and story.one_in(3) else some)
     if story.one_in(15) and version >= ALL_FROM:
         asked[0] = (asked[0][0], [])
     member = rng.choice([None, None, "", "nobody"]), rng.choice([-1, -1, 0, 3])
-    return fetch_step(story, asked, version, stable=story.one_in(3), member=member)
+    return fetch_step(story, asked, version, stable=stable, member=member)
 
 
 def fetch_step(

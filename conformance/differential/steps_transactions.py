@@ -83,9 +83,19 @@ def _names(story: Story, producer: TxnProducer) -> str:
 # -- InitProducerId --------------------------------------------------------------------------------------------------
 
 
+def _ready(story: Story) -> TxnProducer:
+    """One that has an id, mostly."""
+    producer = any_producer(story)
+    able = [each for each in story.transactional if each.epoch >= 0]
+    return story.rng.choice(able) if producer.epoch < 0 and able and story.rng.randrange(8) else producer
+
+
 def init_producer_id(story: Story) -> Step:
     """A new holder, or the present one that wants its epoch raised (KIP-360), or a stale one that may not."""
     rng, producer = story.rng, any_producer(story)
+    new = [each for each in story.transactional if each.epoch < 0]
+    if new and rng.randrange(3):
+        producer = rng.choice(new)
     version = story.version("InitProducerId")
     name = "" if story.one_in(40) else producer.transactional_id
     timeout_ms = rng.choice(TIMEOUTS_MS[:4]) if story.one_in(12) else LONG_MS
@@ -105,8 +115,7 @@ def init_producer_id(story: Story) -> Step:
     def after(left: Any, right: Any) -> None:
         if left.error_code == 0 and name:
             producer.becomes((left.producer_id, right.producer_id), left.producer_epoch)
-            producer.partitions.clear()
-            producer.groups.clear()
+            producer.over()
 
     shown = f"{name!r} {what} {claimed[1]} of {producer.epoch}, {timeout_ms} ms"
     return _step(producer, "InitProducerId", version, shown, build, after)
@@ -120,7 +129,7 @@ def _step(producer: TxnProducer, api: str, version: int, what: str, build: Any, 
 
 
 def add_partitions(story: Story) -> Step:
-    producer = any_producer(story)
+    producer = _ready(story)
     claimed, what = identity(story, producer)
     name, version, chosen = _names(story, producer), story.version("AddPartitionsToTxn"), slots(story)
     if story.one_in(4):
@@ -153,7 +162,7 @@ def add_partitions(story: Story) -> Step:
 
 
 def add_offsets(story: Story) -> Step:
-    producer, group = any_producer(story), any_group(story)
+    producer, group = _ready(story), any_group(story)
     claimed, what = identity(story, producer)
     name, version = _names(story, producer), story.version("AddOffsetsToTxn")
     group_id = "" if story.one_in(20) else group.name
@@ -170,7 +179,7 @@ def add_offsets(story: Story) -> Step:
 
 
 def txn_offset_commit(story: Story) -> Step:
-    rng, producer, group = story.rng, any_producer(story), any_group(story)
+    rng, producer, group = story.rng, _ready(story), any_group(story)
     claimed, what = identity(story, producer)
     name, version = _names(story, producer), story.version("TxnOffsetCommit")
     who = Speaker(story, group)
@@ -199,9 +208,13 @@ def txn_offset_commit(story: Story) -> Step:
             request.group_instance_id = who.instance
         return request
 
+    def after(left: Any, _right: Any) -> None:
+        if any(row.error_code == 0 for topic in left.topics for row in topic.partitions):
+            producer.offsets.update((group.name, (topic, index)) for topic, index, _, _ in rows)
+
     speaker = who.what if version >= MEMBER_FROM else ""
     shown = f"{name!r} {what} {claimed[1]} {group_id!r} {speaker} {rows}"
-    return _step(producer, "TxnOffsetCommit", version, shown, build, group=group.name)
+    return _step(producer, "TxnOffsetCommit", version, shown, build, after, group=group.name)
 
 
 def _named(story: Story, side: Side, topic: str, *, by_id: bool) -> dict[str, Any]:
@@ -213,7 +226,7 @@ def _named(story: Story, side: Side, topic: str, *, by_id: bool) -> dict[str, An
 
 def produce(story: Story) -> Step | None:
     """A batch of a transaction with the next sequence or another; by version 12, or to partitions that were added."""
-    rng, producer, topic = story.rng, any_producer(story), story.topic()
+    rng, producer, topic = story.rng, _ready(story), story.topic()
     if topic is None:
         return None
     claimed, what = identity(story, producer)
@@ -255,7 +268,7 @@ def produce(story: Story) -> Step | None:
 
 
 def end_txn(story: Story) -> Step:
-    producer = any_producer(story)
+    producer = _ready(story)
     claimed, what = identity(story, producer)
     name, version, committed = _names(story, producer), story.version("EndTxn"), story.rng.randrange(3) > 0
 
@@ -265,8 +278,7 @@ def end_txn(story: Story) -> Step:
 
     def after(left: Any, right: Any) -> None:
         if left.error_code == 0 and name == producer.transactional_id:
-            producer.partitions.clear()
-            producer.groups.clear()
+            producer.over()
             if version >= RAISING_END_FROM and left.producer_id >= 0:
                 producer.becomes((left.producer_id, right.producer_id), left.producer_epoch)
 
@@ -286,6 +298,7 @@ def write_markers(story: Story) -> Step:
         claimed, what = ((MADE_UP, MADE_UP), rng.choice([0, 1, 5])), "made up"
     version = story.version("WriteTxnMarkers")
     chosen = list(dict.fromkeys(slot for slot in slots(story) if slot[0]))  # the same twice: Kafka never answers
+    chosen = chosen or [("no-such-topic", 0)]
     committed, marker_version = story.one_in(3), rng.choice([0, 1, 2])
     coordinator_epoch, raised = rng.choice([0, 0, -1]), 0
     if what == "made up":

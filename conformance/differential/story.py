@@ -115,6 +115,13 @@ class TxnProducer:
     past: list[tuple[tuple[int, int], int]] = field(default_factory=list)
     partitions: set[tuple[str, int]] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
+    offsets: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
+    """Group and partition of what the open transaction commits."""
+
+    def over(self) -> None:
+        self.partitions.clear()
+        self.groups.clear()
+        self.offsets.clear()
 
     def becomes(self, ids: tuple[int, int], epoch: int) -> None:
         if (ids, epoch) != (self.ids, self.epoch):

@@ -16,9 +16,13 @@ READY_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 90.0
 
 
-def kmirror_command(*arguments: str) -> list[str]:
+PROGRAM = ("kmirror.cli.main",)
+"""The module to run, and what comes before kmirror's own arguments."""
+
+
+def kmirror_command(*arguments: str, program: Sequence[str] = PROGRAM) -> list[str]:
     """`kmirror …` of the environment that runs this."""
-    return [sys.executable, "-m", "kmirror.cli.main", *arguments]
+    return [sys.executable, "-m", *program, *arguments]
 
 
 class CommandResult:
@@ -69,9 +73,11 @@ class KmirrorBroker:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         open_files: int | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
-        """`open_files`: the process may have so many descriptors and no more (ulimit -n)."""
+        """`open_files`: the process may have so many descriptors and no more (ulimit -n). `program`: see PROGRAM."""
         self.open_files = open_files
+        self.program = tuple(program)
         self.directory = directory
         self.settings = dict(settings or {})
         self.arguments = list(arguments)
@@ -114,7 +120,7 @@ class KmirrorBroker:
         options = [f"--set={key}={value}" for key, value in self.settings.items()]
         command = kmirror_command(
             "serve", "--data-dir", str(self.data_directory), "--listen", self.bootstrap,
-            "--ready-file", str(ready_file), *options, *self.arguments,
+            "--ready-file", str(ready_file), *options, *self.arguments, program=self.program,
         )  # fmt: skip
         if self.open_files is not None:
             command = ["sh", "-c", f'ulimit -n {self.open_files} && exec "$@"', "sh", *command]

@@ -26,7 +26,7 @@ from kmirror.protocol.api.write_txn_markers import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled_until
+from kmirror.server.waiting import Turn, settled_until
 
 VERSIONS = (1, 2)
 
@@ -36,10 +36,12 @@ Codes = dict[int, dict[tuple[str, int], int]]
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     codes: Codes = {}
     flushes: list[Promise[None]] = []
+    turn = Turn()
     for marker in request.markers:
         rows = codes.setdefault(marker.producer_id, {})
         for topic in marker.topics:
             for index in topic.partition_indexes:
+                await turn.let_others()
                 try:
                     flushes.append(_write(context, marker, LogId(topic.name, index)))
                     rows[(topic.name, index)] = 0
@@ -57,6 +59,7 @@ async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> Wr
 def _write(context: RequestContext, marker: WritableTxnMarker, log_id: LogId) -> Promise[None]:
     """Raises ApiError."""
     world = context.world
+    world.partition(log_id.topic, log_id.partition)
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and an epoch")
     if log_id.topic == OFFSETS_TOPIC:
