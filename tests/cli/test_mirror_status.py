@@ -20,6 +20,7 @@ from kmirror.protocol.api.describe_cluster_mirrors import (
     MirrorGap,
 )
 from kmirror.protocol.api.pause_mirror_topics import PauseMirrorTopicResult, PauseMirrorTopicsResponse
+from kmirror.protocol.api.recover_mirror_topics import RecoverMirrorTopicResult, RecoverMirrorTopicsResponse
 from kmirror.protocol.api.stop_mirror_topics import (
     StopMirrorTopicResult,
     StopMirrorTopicsRequest,
@@ -45,6 +46,9 @@ FIELDS = {
     "retry",
 }
 """The contract that scripts rely on."""
+
+
+WAITING = Waiting(timeout_s=30)
 
 
 def partition(state: str = "MIRRORING", **fields: Any) -> DescribedMirrorPartition:
@@ -209,6 +213,52 @@ async def test_a_stop_that_takes_long_is_waited_for(autojump_clock: MockClock) -
     destination = Destination([partition("STOPPING")], [partition("STOPPING")], [partition("STOPPED")], answers=late)
     outcome = await mirror_actions.stop(destination, "m", ["t"], waiting=Waiting())  # type: ignore[arg-type]
     assert (outcome.failed, outcome.done) == ([], ["Stopped t: STOPPED."])
+
+
+def recovered(code: int = 0, message: str | None = None) -> dict[str, Any]:
+    result = RecoverMirrorTopicResult(topic_name="t", error_code=code, error_message=message)
+    return {"RecoverMirrorTopicsRequest": RecoverMirrorTopicsResponse(topics=[result])}
+
+
+async def recover(
+    *states: list[DescribedMirrorPartition], answers: dict[str, Any], waiting: Waiting = WAITING
+) -> mirror_actions.Outcome:
+    destination = Destination(*states, answers=answers)
+    return await mirror_actions.recover(destination, "m", ["t"], waiting=waiting)  # type: ignore[arg-type]
+
+
+async def test_recover_waits_for_what_had_failed_and_for_nothing_else(autojump_clock: MockClock) -> None:
+    """A partition goes on in the state that it failed from, which need not be MIRRORING."""
+    others = [partition("PAUSED", partition_index=2), partition("PREPARING", partition_index=3)]
+
+    def pair(one: str, two: str) -> list[DescribedMirrorPartition]:
+        return [partition(one), partition(two, partition_index=1), *others]
+
+    outcome = await recover(
+        pair("FAILED", "FAILED"),
+        pair("PREPARING", "STOPPING"),
+        pair("MIRRORING", "STOPPED"),
+        answers=recovered(),
+    )
+    assert (outcome.done, outcome.failed) == (["Recovered t: MIRRORING, STOPPED."], [])
+
+
+async def test_recover_says_what_fails_again(autojump_clock: MockClock) -> None:
+    lasting = [partition("FAILED", error_message="as before", retry_attempt=-1)]
+    outcome = await recover(lasting, [partition("PREPARING")], lasting, answers=recovered())
+    assert (outcome.done, outcome.failed) == ([], [("t", 0, "FAILED", "as before")])
+    slow = await recover(lasting, [partition("PREPARING")], answers=recovered(), waiting=Waiting(timeout_s=3))
+    assert slow.failed == [("t", 0, "PREPARING", "not going on within 3 s")]
+
+
+async def test_recover_of_what_has_not_failed_and_what_is_refused() -> None:
+    healthy = [partition("MIRRORING")]
+    assert (await recover(healthy, answers=recovered())).done == ["Nothing had failed in t."]
+    refused = await recover([partition("FAILED")], answers=recovered(145, "start it again"))
+    assert refused.done == []
+    assert refused.failed == [("t", None, None, "INVALID_CLUSTER_MIRROR_STATE (145): start it again")]
+    accepted = await recover([partition("FAILED")], answers=recovered(), waiting=Waiting(wait=False))
+    assert (accepted.done, accepted.failed) == (["Accepted: t will go on."], [])
 
 
 async def test_promote_waits_until_nothing_is_missing(autojump_clock: MockClock) -> None:

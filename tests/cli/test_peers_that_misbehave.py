@@ -22,6 +22,13 @@ COMMANDS = [
     ("mirror", "delete", "m", "--yes"),
     ("verify", "m"),
     ("consume", "--topic", "t"),
+    ("consume", "--topic", "t", "--group", "g"),
+    ("group", "list"),
+    ("group", "describe", "g"),
+    ("group", "offsets", "g"),
+    ("group", "reset", "g", "--topics", "t", "--to", "latest"),
+    ("group", "delete", "g"),
+    ("produce", "--topic", "t", "--transactional-id", "x"),
 ]
 MakePeer = Callable[[Callable[[socket.socket], None]], Any]
 

@@ -37,8 +37,9 @@ ALL = leaves(commands.group)
 def test_the_contract_is_there() -> None:
     assert {
         ("mirror", verb)
-        for verb in ("create", "start", "stop", "pause", "resume", "promote", "list", "describe", "delete")
+        for verb in ("create", "start", "stop", "pause", "resume", "recover", "promote", "list", "describe", "delete")
     } <= set(ALL)
+    assert {("group", verb) for verb in ("list", "describe", "offsets", "reset", "delete")} <= set(ALL)
     assert {("topic", verb) for verb in ("list", "create", "describe", "alter", "delete")} <= set(ALL)
     assert {("verify",), ("produce",), ("consume",), ("dump",), ("dissect",), ("demo",), ("serve",)} <= set(ALL)
 
@@ -157,3 +158,11 @@ def test_serve_says_which_path_cannot_be_used(tmp_path: Path, options: tuple[str
 def test_a_bad_expression_is_named_as_it_was_written() -> None:
     with pytest.raises(BadUsage, match=r"'\['.* at position 0"):
         topic_matcher(["orders", "["])
+
+
+@pytest.mark.parametrize("address", ["", ",", "localhost", "localhost:port"])
+def test_an_address_that_is_none_is_wrong_usage(run: Run, address: str) -> None:
+    """An empty one too: an unset variable must not send a command to the default broker."""
+    ran = run("topic", "list", "--bootstrap", address)
+    assert (ran.status, ran.out) == (2, "")
+    assert "--bootstrap" in ran.err
