@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help setup setup-peers demo test test-peers test-long wire lint format bench clean
 
 help:
-	@echo 'make demo        mirror, verify and fail over between two brokers on this machine (under a minute)'
+	@echo 'make demo        mirror, verify, fail over and go back between two brokers on this machine (under a minute)'
 	@echo 'make test        the hermetic tests: no JVM, no network beyond loopback'
 	@echo 'make test-peers  the tests against Apache Kafka and independent clients (needs Java and Maven)'
 	@echo 'make wire        the black-box suite for any broker, against kmirror'
