@@ -26,12 +26,12 @@ from construct import (
     Struct,
     Terminated,
 )
-from crc32c import crc32c
 
 from kmirror.cli import internal_records, old_messages
 from kmirror.cli.display import readable
 from kmirror.cli.mirror_status import iso_time
 from kmirror.errors import CorruptData
+from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.records import BatchHeader, Record, check_crc, parse_header, read_records, walk
 

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kmirror.errors import CorruptData
 from kmirror.limits import MAX_DECOMPRESSED_BYTES, MAX_VARLONG_BYTES
+from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.compression import Compression, compress, expand
 from kmirror.protocol.old_records import old_crc, old_header, read_old_records
 

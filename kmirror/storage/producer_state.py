@@ -16,10 +16,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kmirror.errors import CorruptData
 from kmirror.limits import PRODUCER_BATCHES_RETAINED
+from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.records import CONTROL_ABORT, CONTROL_COMMIT, CONTROL_MIRROR_PID_RESET, MAX_SEQUENCE, BatchHeader
 from kmirror.storage.errors import (
     InvalidProducerEpoch,
