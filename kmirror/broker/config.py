@@ -137,6 +137,8 @@ class BrokerConfig:
             _name, kind, default, _dynamic, handling = row
             value = parse_value(name, kind, text)
             check_value(name, value)
+            if name in table.STORE_TYPES and text.strip().upper() != "PEM":
+                raise ConfigError(f"{name}={text.strip()}: {table.JAVA_STORES}")
             is_default = default is not None and value == parse_value(name, kind, default)
             if handling == table.INERT:
                 warnings.append(f"{name} has no meaning for kmirror and is ignored")
