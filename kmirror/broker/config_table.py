@@ -21,8 +21,8 @@ INERT = "inert"
 SECURITY = "TLS and SASL listeners are not available yet: use a PLAINTEXT listener on a trusted network"
 STORE_TYPES = ("ssl.keystore.type", "ssl.truststore.type")
 JAVA_STORES = (
-    "Java key stores (JKS, PKCS12) are not read: convert them to PEM (keytool -importkeystore ... -deststoretype PKCS12, "
-    "then openssl pkcs12 -in ... -out ...pem) and set the type to PEM; without TLS listeners remove the property"
+    "Java key stores (JKS, PKCS12) are not read: convert them to PEM (keytool -importkeystore ... -deststoretype PKCS12"
+    ", then openssl pkcs12 -in ... -out ...pem) and set the type to PEM; without TLS listeners remove the property"
 )
 ACL_LATER = "authorizers are not available yet: leave it empty and keep the listener on a trusted network"
 ONE_DIRECTORY = "kmirror keeps everything in one directory: name it in log.dirs and remove this property"

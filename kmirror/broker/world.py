@@ -36,7 +36,7 @@ from kmirror.broker.partition import Partition, Services
 from kmirror.broker.producer_ids import ProducerIdAllocator
 from kmirror.broker.runtime import RecordCodec, Runtime
 from kmirror.broker.storage_codes import api_error
-from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin, name_problem
+from kmirror.broker.topic_admin import METADATA_LOG, CreateTopicSpec, TopicAdmin
 from kmirror.broker.topic_config import BrokerLayers, ConfigEntry
 from kmirror.clock import Clock
 from kmirror.effects import Effects, LogId, Promise, StateRecord
@@ -382,12 +382,6 @@ class World:
     def metadata_offset(self) -> int:
         """Offset of the newest metadata record; grows with every change of the image."""
         return self._metadata.log_end_offset - 1
-
-    def check_topic_name(self, name: str) -> None:
-        """Raises ApiError 17 when no topic can have this name."""
-        problem = name_problem(name)
-        if problem is not None:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
     def partitions(self) -> Iterable[Partition]:
         """All data and internal partitions, not the metadata log."""

@@ -145,12 +145,6 @@ class MachineCore:
     def replay_lineage(self, lineage: Lineage | None) -> None:
         self.lineage = lineage
 
-    def replay_gap(self, from_offset: int, gap: GapRecord | None) -> None:
-        if gap is None:
-            self.gaps.pop(from_offset, None)
-        else:
-            self.gaps[from_offset] = gap
-
     @property
     def own_lineage(self) -> Lineage | None:
         """For the present source. A deleted mirror of this name may have had another one."""

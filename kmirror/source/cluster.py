@@ -330,20 +330,6 @@ class Cluster:
             parts.setdefault(leader, {})[key] = value
         return parts
 
-    async def offset_for_leader_epoch(
-        self, topic: str, partition: int, epoch: int, *, current_leader_epoch: int = -1
-    ) -> calls.EpochEnd:
-        """The end of `epoch` in the leader's log. Raises PeerError, DecodeError."""
-        key = (topic, partition)
-        answer = calls.EpochEnd(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        for attempt in range(2):
-            node = await self.leader_of(topic, partition, refresh=attempt > 0)
-            response = await self.request(calls.epoch_end_request({key: (epoch, current_leader_epoch)}), node)
-            answer = calls.epoch_ends(response).get(key, answer)
-            if not _moved(answer.error_code):
-                break
-        return answer
-
     async def fetch_once(
         self,
         topic: str,

@@ -9,6 +9,7 @@ import pytest
 
 from kmirror.broker import config_table
 from kmirror.broker.config import BrokerConfig, Listener
+from kmirror.broker.config_table import STORE_TYPES
 from kmirror.errors import ConfigError
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "kafka-4.4.0-configs.json").read_text())

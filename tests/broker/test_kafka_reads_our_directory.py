@@ -14,7 +14,7 @@ from conformance.peers.kafka import KafkaInstallation
 from kmirror.broker.config import BrokerConfig
 from kmirror.broker.config_admin import ConfigOp, ConfigOperation
 from kmirror.broker.durability import InlineFlush
-from kmirror.broker.metadata import BROKER_RESOURCE, MIRROR_RESOURCE
+from kmirror.broker.metadata import BROKER_RESOURCE, MIRROR_RESOURCE, SUPPORTED_FEATURES
 from kmirror.broker.topic_admin import CreateTopicSpec
 from kmirror.broker.world import World
 from kmirror.clock import ManualClock
@@ -58,7 +58,7 @@ def written(directory: Path) -> list[str]:
     partition.append_coordinator(marker)
     flush.run()
     world.close()
-    features = ["FEATURE_LEVEL_RECORD"] * 2 + ["REGISTER_BROKER_RECORD"]
+    features = ["FEATURE_LEVEL_RECORD"] * len(SUPPORTED_FEATURES) + ["REGISTER_BROKER_RECORD"]
     topics = ["TOPIC_RECORD", "CONFIG_RECORD", "PARTITION_RECORD", "PARTITION_RECORD", "TOPIC_RECORD"]
     changes = ["PARTITION_RECORD", "REMOVE_TOPIC_RECORD", "CONFIG_RECORD", "CONFIG_RECORD", "CONFIG_RECORD"]
     return [*features, *topics, *changes, "PARTITION_RECORD", "PRODUCER_IDS_RECORD", "FEATURE_LEVEL_RECORD"]

@@ -76,7 +76,7 @@ LEVELS: dict[str, int] = {
 }
 ASYNC_LEVEL = 4
 """Trio, `async` and `await` live here and above: below, an invariant checked at entry holds until the call returns."""
-STORAGE_MAY_USE = ("records", "compression")
+STORAGE_MAY_USE = ("records", "compression", "checksum")
 """Of the protocol, storage uses only the batch format: it never sees a request type."""
 SEES_NO_PROTOCOL_MESSAGES = ("kmirror.coordinator", "kmirror.mirror")
 """Pure machines know internal records and error codes, never a request, a response or a frame."""
