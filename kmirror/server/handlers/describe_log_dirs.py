@@ -43,12 +43,12 @@ def _topics(context: RequestContext, request: DescribeLogDirsRequest) -> list[De
         for partition in world.partitions():
             found.setdefault(partition.topic_name, []).append(partition)
     else:
-        for topic in request.topics:
-            for index in topic.partitions:
-                try:
-                    found.setdefault(topic.topic, []).append(world.partition(topic.topic, index))
-                except ApiError:
-                    continue
+        asked = dict.fromkeys((topic.topic, index) for topic in request.topics for index in topic.partitions)
+        for name, index in asked:
+            try:
+                found.setdefault(name, []).append(world.partition(name, index))
+            except ApiError:
+                continue
     return [
         DescribeLogDirsTopic(
             name=name,
