@@ -37,6 +37,7 @@ test: setup
 test-peers: setup-peers
 	$(BIN)/python -m conformance.peers install kafka
 	$(BIN)/python -m pytest -m "kafka or peers"
+	$(BIN)/python -m pytest -m kafka conformance/differential
 
 # the same tests that `make test` runs in small, at the length that a release has to pass
 test-long: setup

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from conformance.differential.compare import ABSENT, MEMBER_ID, Kind, Rule, Seen
+from conformance.differential.opened import opened
 
 BROKER = 4
 COORDINATOR_NOT_AVAILABLE = 15
@@ -158,6 +159,11 @@ def _codes(seen: Seen) -> tuple[object, object]:
     return getattr(seen.left_parent, "error_code", None), getattr(seen.right_parent, "error_code", None)
 
 
+def _end_of(records: bytes | memoryview | None) -> int:
+    """The offset behind the last whole batch; 0 when there is none."""
+    return max((batch.base_offset + batch.last_offset_delta + 1 for batch in opened(records or b"")), default=0)
+
+
 def gives_up_with(left: int, right: int) -> Condition:
     """The left says one error code where the right says the other."""
     return lambda seen: (seen.left, seen.right) == (left, right)
@@ -238,6 +244,16 @@ _LISTED: tuple[Rule, ...] = (
         ("Fetch.responses.partitions.records.batches",), Kind.LISTED,
         "Kafka ends a partition's records at the end of a segment, kmirror goes on in the next",
         when=lambda seen: seen.left is ABSENT and bool(seen.left_parent.records),
+    ),
+    Rule(
+        ("Fetch.responses.partitions.aborted_transactions",), Kind.LISTED,
+        "of what only kmirror returned, see above",
+        when=lambda seen: seen.left is ABSENT and seen.right.first_offset >= _end_of(seen.left_parent.records) > 0,
+    ),
+    Rule(
+        ("DescribeLogDirs.results.topics.partitions.partition_size",), Kind.LISTED,
+        "compressed by the broker, see above",
+        when=lambda seen: "rewritten" in seen.facts and seen.left > 0 and seen.right > 0,
     ),
     Rule(
         ("ListOffsets.topics.partitions.offset", "ListOffsets.topics.partitions.timestamp",

@@ -78,7 +78,9 @@ def join(story: Story) -> Step | None:
         return _join_wrongly(story, group)
     static = [member for member in group.present if member.instance]
     if pick in (9, 10) and static:
-        return _join_as_known_instance(story, group, rng.choice(static))
+        old = group.leader if group.leader in static and rng.randrange(2) else rng.choice(static)
+        assert old is not None
+        return _join_as_known_instance(story, group, old)
     if len(group.members) >= MAX_MEMBERS:
         return None
     member = _new_member(story, group, static=story.one_in(2))
