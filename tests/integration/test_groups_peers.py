@@ -7,12 +7,11 @@ sticky assignors, which depend on who was there before, the sizes).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
@@ -47,6 +46,7 @@ from tests.integration.group_clients import (
     assignments,
 )
 from tests.integration.java_programs import ToolShell, normalised
+from tests.integration.side_by_side import Peers
 
 pytestmark = [
     pytest.mark.kafka,
@@ -57,24 +57,7 @@ RECORDS = 10
 COUNTS = (7, 4)
 MEMBERS = 3
 CROWD = 200
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Peers:
-    """kmirror and Kafka, and Kafka's programs."""
-
-    kmirror: Broker
-    kafka: Broker
-    installation: KafkaInstallation
-    directory: Path
-
-    def both(self, scenario: Callable[[Broker], T]) -> T:
-        """Runs it against both at once; what it gives back must be equal."""
-        with ThreadPoolExecutor(2) as pool:
-            ours, theirs = pool.map(scenario, (self.kmirror, self.kafka))
-        assert ours == theirs
-        return ours
+SETTLED_S = 45
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +66,8 @@ def peers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Peers]:  # fmt: skip
     kafka = make_kafka()
-    directory = tmp_path_factory.mktemp("peers")
-    with KmirrorBroker(directory / "kmirror") as kmirror:
-        yield Peers(Broker(kmirror.bootstrap), Broker(kafka.bootstrap), kafka_installation("4.4.0"), directory)
+    with KmirrorBroker(tmp_path_factory.mktemp("peers") / "kmirror") as kmirror:
+        yield Peers(Broker(kmirror.bootstrap), Broker(kafka.bootstrap), kafka_installation("4.4.0"))
 
 
 def fill(broker: Broker, topics: Sequence[Topic], *, tag: str) -> set[bytes]:
@@ -109,7 +91,7 @@ def settled(broker: Broker, group: str, count: int, topics: Sequence[Topic]) -> 
             return None
         return found if set().union(*found) == everything else None
 
-    return eventually(look, what=f"{count} members that share {len(everything)} partitions")
+    return eventually(look, what=f"{count} members that share {len(everything)} partitions", timeout_s=SETTLED_S)
 
 
 def shape(found: Sequence[Assignment], topics: Sequence[Topic], *, sticky: bool) -> object:
@@ -125,11 +107,14 @@ def read_by(members: Sequence[GroupMember]) -> list[bytes]:
 
 
 def all_read(members: Sequence[GroupMember], wanted: set[bytes]) -> None:
-    eventually(
-        lambda: set(read_by(members)) >= wanted or [member.failures for member in members if member.failures],
-        what=f"{len(wanted)} records",
-    )
-    assert set(read_by(members)) >= wanted, [member.failures for member in members]
+    def missing() -> set[bytes]:
+        return wanted - set(read_by(members))
+
+    with contextlib.suppress(AssertionError):
+        eventually(
+            lambda: not missing() or any(member.failures for member in members), what="records", timeout_s=SETTLED_S
+        )
+    assert not missing(), (sorted(missing()), [len(member.values) for member in members], [m.failures for m in members])
 
 
 def committed_offsets(broker: Broker, group: str, topics: Sequence[Topic]) -> list[int]:
@@ -166,6 +151,17 @@ def share_and_leave(broker: Broker, starts: Sequence[Start], counts: Sequence[in
     return seen | {"offsets": committed_offsets(broker, group, topics), "repeats": len(values) - len(wanted)}
 
 
+def share_with_kafka_python(broker: Broker, starts: Sequence[Start], counts: Sequence[int], *, sticky: bool) -> Any:
+    """The same, again when a member stalls: about once in forty joins kafka-python 3.0.12 does not take its heartbeats
+    up again after a generation that it was given (every request of it is answered), and is put out of the group."""
+    for attempt in range(2):
+        try:
+            return share_and_leave(broker, starts, counts, sticky=sticky)
+        except AssertionError as error:
+            print(f"attempt {attempt} against {broker.address}: {error}")
+    return share_and_leave(broker, starts, counts, sticky=sticky)
+
+
 def expected(counts: Sequence[int]) -> list[int]:
     return [2 * RECORDS] * sum(counts)
 
@@ -187,7 +183,9 @@ def test_aiokafka(peers: Peers, assignor: str) -> None:
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_kafka_python(peers: Peers, assignor: str) -> None:
     start = partial(KafkaPython, assignor=assignor)
-    seen = peers.both(lambda broker: share_and_leave(broker, [start] * MEMBERS, COUNTS, sticky="sticky" in assignor))
+    seen = peers.both(
+        lambda broker: share_with_kafka_python(broker, [start] * MEMBERS, COUNTS, sticky="sticky" in assignor)
+    )
     assert seen["offsets"] == expected(COUNTS)
 
 
@@ -199,8 +197,8 @@ def test_kcat(peers: Peers, kcat: str, assignor: str) -> None:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_kafkas_verifiable_consumer(peers: Peers, assignor: str) -> None:
-    start = partial(JavaVerifiable, assignor=assignor, installation=peers.installation, directory=peers.directory)
+def test_kafkas_verifiable_consumer(peers: Peers, tmp_path: Path, assignor: str) -> None:
+    start = partial(JavaVerifiable, assignor=assignor, installation=peers.installation, directory=tmp_path)
     counts = COUNTS[:1]
     seen = peers.both(lambda broker: share_and_leave(broker, [start] * 2, counts, sticky="sticky" in assignor))
     assert seen["offsets"] == expected(counts)
@@ -222,7 +220,7 @@ def test_all_of_them_in_one_group(peers: Peers, kcat: str, assignor: str) -> Non
         partial(KafkaPython, assignor=assignor),
         partial(Kcat, assignor=assignor),
     ]
-    seen = peers.both(lambda broker: share_and_leave(broker, starts, COUNTS, sticky=False))
+    seen = peers.both(lambda broker: share_with_kafka_python(broker, starts, COUNTS, sticky=False))
     assert seen["offsets"] == expected(COUNTS)
 
 

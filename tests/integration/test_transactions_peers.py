@@ -13,11 +13,10 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -36,6 +35,7 @@ from conformance.wire.transactions import (
     wait_for_stable_offset,
 )
 from tests.integration.java_programs import ToolShell, normalised, run_java_source
+from tests.integration.side_by_side import Peers
 from tests.integration.source_topics import READ_COMMITTED, READ_UNCOMMITTED, read_with_librdkafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.peers]
@@ -44,21 +44,6 @@ PARTITIONS = 2
 PER_ROUND = 200
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Peers:
-    kmirror: Broker
-    kafka: Broker
-    installation: KafkaInstallation
-
-    def both(self, scenario: Callable[[Broker], T]) -> T:
-        """Runs it against both at once; what it gives back must be equal."""
-        with ThreadPoolExecutor(2) as pool:
-            ours, theirs = pool.map(scenario, (self.kmirror, self.kafka))
-        assert ours == theirs
-        return ours
 
 
 @pytest.fixture(scope="module")
