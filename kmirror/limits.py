@@ -58,6 +58,16 @@ LAST_REPLIES_MS = 1_000
 OUTBOX_BYTES = 1024 * 1024
 """Answers that may pile up while requests that came in one read are handled; then the peer has to read first. 64 KiB
 of the smallest requests can ask for gigabytes."""
+MAX_REQUEST_BYTES_WITHOUT_RECORDS = 16 * 1024 * 1024
+"""Of any request but Produce. Nothing larger could be carried out: what it asks for is recorded in batches of at most
+max.message.bytes (1 MiB unless set), and 16 MiB of lists make hundreds of MB of objects."""
+MAX_REQUEST_ROWS = 100_000
+"""Entries of all lists of a large request: topics, partitions, groups, members. Each costs about ten microseconds."""
+MAX_ANSWER_ROWS = 1_000_000
+"""The same of an answer, which repeats what the request repeats: 64 KiB could ask for the same large group so often
+that its answer would be gigabytes."""
+ROWS_ON_LOOP = 2_000
+"""An answer with more is encoded in a thread (about a microsecond per row)."""
 TURN_MS = 5
 """How long one connection may handle requests without letting the others run: a buffer full of small but costly ones
 would stop everybody for seconds."""
@@ -164,9 +174,39 @@ GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """A first JoinGroup waits no longer: its client cannot send heartbeats yet and may be gone (Kafka:
 CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS)."""
 
+MEMBER_PROTOCOLS_MAX = 1_000
+"""Protocols (assignors) that a member may offer; clients offer up to five. Votes are counted at each rebalance."""
+MEMBER_METADATA_MAX_BYTES = 4 * 1024 * 1024
+"""What a member may say to all protocols together. A generation is one record of at most max.message.bytes (1 MiB)."""
+GROUP_METADATA_MAX_BYTES = 64 * 1024 * 1024
+"""The same of all members of a group, who wait in memory until it can, or cannot, be recorded."""
+GROUP_SUBSCRIPTIONS_READ_BYTES = 1024 * 1024
+"""Subscriptions of a generation that are read for their topics: larger ones do not fit a record, and take 50 ms per
+MiB. A group whose subscriptions are not read counts as subscribed to everything."""
+PENDING_MEMBERS_MAX = 10_000
+"""Member ids of a group that were given out and have not joined: each stays for the session timeout that was asked for,
+up to half an hour."""
+ROWS_PER_TURN = 1_000
+"""Offsets of one request that are committed or deleted, members that leave, groups that are described, before others
+are served (about 10 to 20 ms)."""
+
 # --- transactions -----------------------------------------------------------------------------------------------
 TRANSACTION_MARKER_RETRY_MS = 1_000
 """Pause before a marker, or the record of a transaction's end, that a full disk refused is tried again."""
+TRANSACTION_MARKERS_PER_TURN = 200
+"""Markers written before others are served: a transaction may have written to ten thousand partitions, and each marker
+is an append (about 50 microseconds)."""
 PRODUCER_EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for (Kafka's internal producer.id.expiration.check.interval.ms); not longer than
 producer.id.expiration.ms itself."""
+
+# --- metadata snapshots -----------------------------------------------------------------------------------------
+SNAPSHOT_BATCH_BYTES = 64 * 1024
+"""Records of a snapshot in one batch: building one takes about two milliseconds. Kafka's reader takes up to 8 MiB."""
+SNAPSHOT_RETRY_MS = 60_000
+"""Pause before a snapshot that found no space is tried again; until then the log has everything."""
+SNAPSHOT_CLEANING_MS = 60_000
+"""How often old snapshots and the log below them are looked at (Kafka's RaftMetadataLogCleanerManager)."""
+REMOVED_TOPICS_REMEMBERED = 50_000
+"""Topics whose removal is remembered, the newest. Each costs three records of a snapshot and a few hundred bytes of
+memory. Only a mirror makes a topic again under an id that was removed, and its source still has it then."""

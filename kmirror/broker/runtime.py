@@ -146,18 +146,23 @@ class Runtime:
 
     def _release_after(self, logs: list[LogId], effects: Effects) -> None:
         """Flush `logs` one after the other (data before mirror state before metadata), then let the world know."""
-        if not logs:
+        left = iter(logs)
+
+        def go_on(_promise: Promise[None] | None = None) -> None:
+            for log_id in left:
+                flushed = self._when_flushed(log_id)
+                if not flushed.done:
+                    flushed.then(go_on)
+                    return
             self._release(effects)
-            return
 
-        def flushed(_promise: Promise[None]) -> None:
-            self._release_after(logs[1:], effects)
+        go_on()
 
+    def _when_flushed(self, log_id: LogId) -> Promise[None]:
         try:
-            first = self._partition_of(logs[0]).when_flushed()
+            return self._partition_of(log_id).when_flushed()
         except ApiError:  # deleted meanwhile: there is nothing left to be flushed
-            first = Promise.of(None)
-        first.then(flushed)
+            return Promise.of(None)
 
     def _release(self, effects: Effects) -> None:
         for promise, value in effects.replies:
@@ -181,17 +186,22 @@ class Runtime:
         return None if at_ms is None else max(0, at_ms - self._clock.monotonic_ms())
 
     def fire_timers(self) -> None:
-        """Hand out the events of the timers that are due, the earliest first; of very many the rest waits."""
+        """Hand out the events of the timers that are due, the earliest first; of very many the rest waits.
+
+        Those that come due meanwhile wait too: whoever goes on in steps, by a timer, lets others have a turn.
+        """
+        now_ms = self._clock.monotonic_ms()
         for _ in range(TIMERS_PER_TURN):
-            event = self.timers.take_due(self._clock.monotonic_ms())
+            event = self.timers.take_due(now_ms)
             if event is None:
                 return
             self._timer_handlers[type(event)](event)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    def replay_log(self, log_id: LogId) -> int:
-        """Replay everything that the log holds, at start. Returns the number of records. Raises CorruptData."""
+    def replay_log(self, log_id: LogId, first_offset: int = 0) -> int:
+        """Replay what the log holds, at start, or what lies behind a snapshot of it: from the batch at `first_offset`
+        on. Returns the number of records. Raises CorruptData."""
         owner = self._topics[log_id.topic]
         partition = self._partition_of(log_id)
         if not partition.is_on_disk:
@@ -201,7 +211,7 @@ class Runtime:
         except ApiError as error:  # nobody can be served without this state
             raise CorruptData(error.message) from error
         count = 0
-        for header, data in log.batches(log.log_start_offset, log.log_end_offset):
+        for header, data in log.batches(max(log.log_start_offset, first_offset), log.log_end_offset):
             try:  # recovery does not look below its point, and a flipped bit here is a lie
                 check_crc(data, 0, header)
             except CorruptData as error:

@@ -13,6 +13,7 @@ leaves the id in its Prepare state). What a full disk refuses is tried again.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -20,10 +21,13 @@ from kmirror.broker.runtime import Runtime
 from kmirror.coordinator.transaction_entry import Place, Transaction
 from kmirror.effects import LogId, Promise
 from kmirror.errors import ApiError
+from kmirror.limits import TRANSACTION_MARKER_RETRY_MS, TRANSACTION_MARKERS_PER_TURN
 from kmirror.protocol.errors import ErrorCode
 
 log = logging.getLogger("kmirror.broker")
 
+_SOON_MS: Final = 1
+"""Not before the others have had their turn."""
 _NEEDS_NONE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -44,33 +48,42 @@ class MarkerRound:
         entry: Transaction,
         *,
         coordinator_epoch: int,
-        done: Callable[[], None],
+        done: Callable[[MarkerRound], None],
     ) -> None:
         self._runtime = runtime
-        self._name = transactional_id
+        self.transactional_id = transactional_id
         self._entry = entry
         self._coordinator_epoch = coordinator_epoch
         self._done = done
-        self._left = sorted(entry.places)
+        self._left = deque(sorted(entry.places))
+        self._refused: list[Place] = []
+        """By a full disk: they come after those that were never tried."""
         self._in_flight = 0
         self.finished = False
 
-    def write(self) -> bool:
-        """Write what is still to be written. False when some has to be tried again later."""
-        places, self._left = self._left, []
+    def write(self) -> int | None:
+        """Write some of the markers that are still to be written: others are served between two calls.
+
+        Returns the milliseconds until it is to be called again, None when all that can be written is.
+        """
         self._in_flight += 1  # this call: a flush may be over at once
-        for place in places:
+        for _ in range(min(len(self._left), TRANSACTION_MARKERS_PER_TURN)):
+            place = self._left.popleft()
             self._in_flight += 1
             try:
                 flushed = self._append(place)
             except ApiError as error:
                 self._in_flight -= 1
-                self._refused(place, error)
+                self._refuse(place, error)
             else:
                 flushed.then(lambda _done: self._flushed())
         self._in_flight -= 1
+        if self._left:
+            return _SOON_MS
+        self._left.extend(self._refused)
+        self._refused.clear()
         self._finish_if_done()
-        return not self._left
+        return TRANSACTION_MARKER_RETRY_MS if self._left else None
 
     def _append(self, place: Place) -> Promise[None]:
         entry = self._entry
@@ -83,19 +96,19 @@ class MarkerRound:
             transaction_version=entry.client_version,
         )
 
-    def _refused(self, place: Place, error: ApiError) -> None:
+    def _refuse(self, place: Place, error: ApiError) -> None:
         where = f"{place[0]}-{place[1]}"
         if error.code in _NEEDS_NONE:
-            log.info("transaction of %s: no marker in %s: %s", self._name, where, error.message)
+            log.info("transaction of %s: no marker in %s: %s", self.transactional_id, where, error.message)
             return
-        log.warning("transaction of %s: the marker in %s is tried again: %s", self._name, where, error.message)
-        self._left.append(place)
+        log.warning("transaction of %s: a marker in %s is tried again: %s", self.transactional_id, where, error.message)
+        self._refused.append(place)
 
     def _flushed(self) -> None:
         self._in_flight -= 1
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if not self._left and not self._in_flight and not self.finished:
+        if not self._left and not self._refused and not self._in_flight and not self.finished:
             self.finished = True
-            self._done()
+            self._done(self)

@@ -89,6 +89,9 @@ class TransactionCoordinator:
         """End of the log behind an id's last record, since the start."""
         self._waiting: dict[str, list[Promise[None]]] = {}
         """For the end of an id's transaction that is being decided."""
+        self._partition_count = 0
+        self._at_home: set[str] | None = None
+        """While the log is replayed at start: ids that have a record in the partition where they belong now."""
         runtime = world.runtime
         runtime.register(TRANSACTIONS_TOPIC, RecordCodec(self._encode, _decode), self._replay)
         runtime.on_action(WriteMarkers, lambda action: self._write_markers(action.transactional_id))
@@ -101,25 +104,46 @@ class TransactionCoordinator:
     def recovered(self) -> None:
         """Replay `__transaction_state`, then go on with what was under way; before anybody is served."""
         topic = self._world.image.topics_by_name.get(TRANSACTIONS_TOPIC)
+        self._at_home = set()
         for partition in topic.partitions if topic is not None else ():
             self._world.runtime.replay_log(LogId(TRANSACTIONS_TOPIC, partition.index))
-        self._ends.clear()
+        self._at_home = None
         if self.machine.deciding():
             self._set_timer(_Resume(), 0)
         self._set_timer(_AbortOld(), self._world.config.integer(ABORT_INTERVAL))
         self._set_timer(_ExpireIds(), self._world.config.integer(EXPIRY_INTERVAL))
 
     def topic_deleted(self, topic: TopicState) -> None:
-        """The topic's removal is on disk: a transaction that waits to write a marker there need not wait any more."""
+        """The topic's removal is on disk: a transaction that waits to write a marker there need not wait any more.
+
+        Without `__transaction_state` there are no transactional ids: what was open stays so in its partitions, as in
+        Kafka, until an operator ends it (WriteTxnMarkers).
+        """
+        if topic.name == TRANSACTIONS_TOPIC:
+            self._unload()
         for transactional_id in self.machine.open_in(topic.name):
             if transactional_id in self._rounds:
                 self._set_timer(_Again(transactional_id), 0)
 
     # -- where things are ----------------------------------------------------------------------------------------
 
+    def _unload(self) -> None:
+        self.machine.unload()
+        self._partition_count = 0
+        self._rounds.clear()
+        self._ends.clear()
+        waiting, self._waiting = self._waiting, {}
+        for promises in waiting.values():
+            for promise in promises:
+                promise.resolve(None)
+
     def _log_of(self, transactional_id: str) -> LogId:
-        topic = self._world.image.topics_by_name[TRANSACTIONS_TOPIC]
-        return LogId(TRANSACTIONS_TOPIC, partition_for(transactional_id, len(topic.partitions)))
+        """By the number of partitions when it was first used: a topic that grows must not move ids before the next
+        start (as Groups do). Without the topic any will do, since it takes no record."""
+        if self._partition_count == 0:
+            topic = self._world.image.topics_by_name.get(TRANSACTIONS_TOPIC)
+            self._partition_count = 0 if topic is None else len(topic.partitions)
+        return LogId(TRANSACTIONS_TOPIC, partition_for(transactional_id, self._partition_count or 1))
 
     def _limits(self) -> Limits:
         config = self._world.config
@@ -140,8 +164,15 @@ class TransactionCoordinator:
         return records.encode_key(key), value
 
     def _replay(self, record: StateRecord) -> None:
-        if record.key is not None:
-            self.machine.replay(record)
+        """Run time and boot. Where the topic has grown since, an id may have older records in another partition."""
+        if not isinstance(record.key, str):
+            return
+        if self._at_home is not None:
+            if record.log == self._log_of(record.key):
+                self._at_home.add(record.key)
+            elif record.key in self._at_home:
+                return
+        self.machine.replay(record)
 
     def _set_timer(self, event: object, delay_ms: int) -> None:
         self._world.runtime.set_timer(Timer(f"transactions: {event}", delay_ms, event))
@@ -199,12 +230,13 @@ class TransactionCoordinator:
 
         def made(topic: Promise[TopicState]) -> None:
             try:
-                count = len(topic.result().partitions)
+                topic.result()
             except ApiError as error:
                 log.warning("%s cannot be made: %s", OFFSETS_TOPIC, error.message)
                 answered.resolve(Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
-            place = (OFFSETS_TOPIC, partition_for(group_id, count))
+            group_log = self._world.groups.log_of(group_id)
+            place = (group_log.topic, group_log.partition)
             added = self.add(transactional_id, producer, frozenset({place}), client_version=0)
             added.then(lambda promise: answered.resolve(promise.result()))
 
@@ -244,9 +276,9 @@ class TransactionCoordinator:
         return done
 
     def is_durable(self, transactional_id: str) -> bool:
-        """Whether what is known of the id is on disk."""
+        """Whether what is known of the id is on disk (nothing of it is, when the topic has just been deleted)."""
         end = self._ends.get(transactional_id, 0)
-        return end == 0 or self._partition_of(transactional_id).high_watermark >= end
+        return end == 0 or self._is_gone or self._partition_of(transactional_id).high_watermark >= end
 
     def when_durable(self, transactional_id: str) -> Promise[None]:
         if self.is_durable(transactional_id):
@@ -261,6 +293,11 @@ class TransactionCoordinator:
         promise: Promise[None] = Promise()
         self._waiting.setdefault(transactional_id, []).append(promise)
         return promise
+
+    @property
+    def _is_gone(self) -> bool:
+        """`__transaction_state` is deleted, or about to be: nothing can be recorded."""
+        return TRANSACTIONS_TOPIC not in self._world.image.topics_by_name
 
     def _partition_of(self, transactional_id: str) -> Partition:
         return self._world.partition(TRANSACTIONS_TOPIC, self._log_of(transactional_id).partition)
@@ -324,7 +361,7 @@ class TransactionCoordinator:
 
     def _write_markers(self, transactional_id: str) -> None:
         entry = self.machine.get(transactional_id)
-        if entry is None or not entry.state.deciding:
+        if entry is None or not entry.state.deciding or self._is_gone:
             return
         current = self._rounds.get(transactional_id)
         if current is None:
@@ -333,15 +370,19 @@ class TransactionCoordinator:
                 transactional_id,
                 entry,
                 coordinator_epoch=self._partition_of(transactional_id).leader_epoch,
-                done=lambda: self._complete(transactional_id),
+                done=self._complete,
             )
         elif current.finished:
-            self._complete(transactional_id)
+            self._complete(current)
             return
-        if not current.write():
-            self._set_timer(_Again(transactional_id), TRANSACTION_MARKER_RETRY_MS)
+        wait_ms = current.write()
+        if wait_ms is not None:
+            self._set_timer(_Again(transactional_id), wait_ms)
 
-    def _complete(self, transactional_id: str) -> None:
+    def _complete(self, finished: MarkerRound) -> None:
+        transactional_id = finished.transactional_id
+        if self._rounds.get(transactional_id) is not finished:
+            return  # of a log that was deleted meanwhile
         effects = self.machine.complete(transactional_id, now_ms=self._now_ms(), reply=Promise())
         if not self._commit(transactional_id, effects):
             self._set_timer(_Again(transactional_id), TRANSACTION_MARKER_RETRY_MS)

@@ -97,6 +97,11 @@ class Transactions:
         if not entry.state.idle:
             self._open.add(transactional_id)
 
+    def unload(self) -> None:
+        """The log is gone, and with it every id: producers have to begin again."""
+        self._entries.clear()
+        self._open.clear()
+
     def get(self, transactional_id: str) -> Transaction | None:
         return self._entries.get(transactional_id)
 
