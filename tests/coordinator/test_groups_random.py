@@ -200,6 +200,7 @@ def check_group(group: ClassicGroup) -> None:
     assert (group.leader in members) if members else group.leader is None
     assert group.instances == {m.instance_id: m.member_id for m in members.values() if m.instance_id is not None}
     assert not group.pending & set(members)
+    assert group._awaiting_join == {member.member_id for member in members.values() if member.joins}
     assert group.state is not State.EMPTY or not members
     assert group.state not in (State.COMPLETING, State.STABLE) or members or group.pending_syncs
     if members:

@@ -3,7 +3,8 @@
 What may live here: what a group *is* and the changes that touch nothing outside it. When they happen, who is answered
 and what is recorded is decided in `joining`, `syncing`, `leaving` and `rebalance`.
 
-What must hold: every protocol's count in `_supporters` is the number of members that offer it; the leader is a member
+What must hold: every protocol's count in `_supporters` is the number of members that offer it, and `_awaiting_join` are
+the members with `joins`, so that a join costs the same in a large group; the leader is a member
 (or None in a group without members); a static instance id names exactly one member; `pending` ids are of nobody yet.
 """
 
@@ -17,9 +18,11 @@ from kmirror.coordinator.groups.member import Member
 from kmirror.coordinator.groups.messages import (
     DescribedMember,
     Description,
+    JoinAnswer,
     JoinedMember,
     MemberProtocol,
 )
+from kmirror.effects import Promise
 from kmirror.errors import ApiError, DecodeError
 from kmirror.protocol.compile import decode
 from kmirror.protocol.errors import ErrorCode
@@ -78,6 +81,7 @@ class ClassicGroup:
         self.new_member_added = False
         """Somebody joined during the initial delay, which is a reason to wait for more."""
         self._supporters: dict[str, int] = {}
+        self._awaiting_join: set[str] = set()
 
     @classmethod
     def restored(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
@@ -145,11 +149,11 @@ class ClassicGroup:
     @property
     def awaiting_count(self) -> int:
         """Members that wait for the answer of their join."""
-        return sum(member.awaits_join for member in self.members.values())
+        return len(self._awaiting_join)
 
     @property
     def all_joined(self) -> bool:
-        return not self.pending and all(member.awaits_join for member in self.members.values())
+        return not self.pending and len(self._awaiting_join) == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -278,6 +282,17 @@ class ClassicGroup:
         if self.leader == old_member_id:
             self.leader = new_member_id
         return old, new
+
+    def await_join(self, member: Member, answer: Promise[JoinAnswer]) -> None:
+        """The answer comes with the next generation."""
+        member.joins.append(answer)
+        self._awaiting_join.add(member.member_id)
+
+    def take_joins(self, member: Member) -> list[Promise[JoinAnswer]]:
+        """What waits for the answer of the member's join, which it does no longer."""
+        waiting, member.joins = member.joins, []
+        self._awaiting_join.discard(member.member_id)
+        return waiting
 
     def update(
         self,

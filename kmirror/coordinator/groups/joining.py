@@ -62,7 +62,7 @@ def _create(groups: Groups, group_id: str, now_ms: int) -> ClassicGroup:
 
 def _has_room(groups: Groups, group: ClassicGroup, member_id: str) -> bool:
     """While a rebalance is prepared those who wait are counted: so the last ones to join are the ones too many."""
-    if group.state is State.EMPTY:
+    if group.state is State.EMPTY or len(group.members) < groups.limits.max_size:
         return True
     member = group.members.get(member_id)
     if group.state is State.PREPARING:
@@ -106,11 +106,11 @@ def _add(
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=request.protocols,
         is_new=True,
-        joins=[answer],
     )
     if group.state is State.PREPARING and group.previous_state is State.EMPTY:
         group.new_member_added = True
     group.add(member, request.protocol_type)
+    group.await_join(member, answer)
     groups.start_session(group, member, GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS)
     rebalance.prepare_or_complete(groups, group, f"member {member_id} joins{_because(request)}", now_ms)
 
@@ -156,7 +156,7 @@ def _update(group: ClassicGroup, member: Member, request: JoinRequest, answer: A
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
     )
-    member.joins.append(answer)
+    group.await_join(member, answer)
 
 
 # -- a static member comes back ----------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _return_static(
     old_leader = group.leader
     old, member = group.replace_static(request.instance_id or "", member_id)
     fenced = ErrorCode.FENCED_INSTANCE_ID
-    groups.answer_join(old, JoinAnswer(error_code=fenced, member_id=old.member_id))
+    groups.answer_join(group, old, JoinAnswer(error_code=fenced, member_id=old.member_id))
     groups.answer_sync(old, SyncAnswer(error_code=fenced))
     groups.end_session(group, old.member_id)
     groups.start_session(group, member)
@@ -213,7 +213,7 @@ def static_member_stored(groups: Groups, group: ClassicGroup, stored: StaticMemb
             leader=stored.old_leader or "",
             member_id=member.member_id,
         )
-    groups.answer_join(member, answer)
+    groups.answer_join(group, member, answer)
 
 
 def static_member_not_stored(groups: Groups, group: ClassicGroup, stored: StaticMemberStored, code: int) -> None:
@@ -229,6 +229,7 @@ def static_member_not_stored(groups: Groups, group: ClassicGroup, stored: Static
         session_timeout_ms=stored.old.session_timeout_ms,
     )
     groups.answer_join(
+        group,
         new,
         JoinAnswer(
             error_code=code,

@@ -179,7 +179,7 @@ class Groups:
         """The topic is gone, and with it every group: whoever waits is told `code`."""
         for group in self.table.values():
             for member in group.members.values():
-                self.answer_join(member, JoinAnswer(error_code=code, member_id=member.member_id))
+                self.answer_join(group, member, JoinAnswer(error_code=code, member_id=member.member_id))
                 self.answer_sync(member, SyncAnswer(error_code=code))
             self.stop_timers(group)
         self.table.clear()
@@ -286,12 +286,10 @@ class Groups:
     def stop_timers(self, group: ClassicGroup) -> None:
         rebalance.stop_timers(self, group)
 
-    def answer_join(self, member: Member, answer: JoinAnswer) -> bool:
-        """Whether it was waiting for one."""
-        waiting, member.joins = member.joins, []
-        for promise in waiting:
+    def answer_join(self, group: ClassicGroup, member: Member, answer: JoinAnswer) -> None:
+        """If it waits for one."""
+        for promise in group.take_joins(member):
             self.reply(promise, answer)
-        return bool(waiting)
 
     def answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
         """Whether it was waiting for one."""

@@ -108,7 +108,7 @@ def complete(groups: Groups, group: ClassicGroup, now_ms: int) -> None:
         group.leader,
     )
     for member in group.members.values():
-        groups.answer_join(member, joined(group, member))
+        groups.answer_join(group, member, joined(group, member))
         groups.start_session(group, member)
         member.is_new = False
         group.pending_syncs.add(member.member_id)
@@ -163,7 +163,7 @@ def remove(groups: Groups, group: ClassicGroup, member_id: str) -> None:
     """Take a member out. What it waits for is refused with UNKNOWN_MEMBER_ID, so that it comes back as a new one."""
     member = group.members.get(member_id)
     if member is not None:
-        groups.answer_join(member, JoinAnswer(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        groups.answer_join(group, member, JoinAnswer(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         groups.answer_sync(member, SyncAnswer(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     group.remove(member_id)
 
