@@ -265,6 +265,34 @@ async def test_nothing_is_answered_or_shown_before_it_is_on_disk(autojump_clock:
         assert answer.groups[0].topics[0].partitions[0].committed_offset == 2
 
 
+async def test_a_commit_is_read_whole_or_not_at_all(autojump_clock: trio.abc.Clock) -> None:
+    """Of two topics in one OffsetFetch: neither is read later than the other, however long the disk takes."""
+    async with serving(at_once=False) as broker:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_flush_all_along, broker)
+            await broker.create_topic("t")
+            await broker.create_topic("u")
+            assert codes(await broker.connect().ask("OffsetCommit", 8, commit((0, 0)))) == [0]
+            nursery.cancel_scope.cancel()
+        first, second, reader = broker.connect(), broker.connect(), broker.connect()
+        await first.send("OffsetCommit", 8, _commit_both(1))
+        await trio.sleep(1)
+        topics = [OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("t", "u")]
+        await reader.send("OffsetFetch", 7, OffsetFetchRequest(group_id="g", topics=topics))
+        await trio.sleep(1)
+        await second.send("OffsetCommit", 8, _commit_both(2))
+        await trio.sleep(1)
+        broker.flush.run()
+        _, answer = await reader.receive("OffsetFetch", 7)
+        assert [row.committed_offset for topic in answer.topics for row in topic.partitions] == [1, 1]
+
+
+def _commit_both(offset: int) -> OffsetCommitRequest:
+    request = commit((0, offset))
+    request.topics += commit((0, offset), topic="u").topics
+    return request
+
+
 async def _flush_all_along(broker: Broker) -> None:
     while True:
         await trio.sleep(0.01)

@@ -15,6 +15,7 @@ yet.
 from __future__ import annotations
 
 from kmirror.coordinator.groups.offsets import OffsetValue
+from kmirror.effects import Promise
 from kmirror.protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -79,29 +80,28 @@ async def _everything(context: RequestContext, group_id: str, *, stable: bool) -
 async def _listed(
     context: RequestContext, group_id: str, asked: list[OffsetFetchRequestTopics], *, stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    image = context.world.image
+    """All topics are read before any is waited for: of a commit that comes meanwhile nothing is told, not a part."""
     by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
-    found: list[OffsetFetchResponseTopics] = []
+    reads: list[tuple[OffsetFetchResponseTopics, list[int], Promise[list[OffsetValue]]]] = []
     unknown: list[OffsetFetchResponseTopics] = []
     for topic in asked:
         name, topic_id = topic.name, ZERO
         if by_id:
             topic_id = bytes(topic.topic_id)
-            known = image.topics_by_id.get(topic_id)
+            known = context.world.image.topics_by_id.get(topic_id)
             if known is None:
                 value = OffsetValue(error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-                unknown.append(
-                    OffsetFetchResponseTopics(
-                        topic_id=topic_id, partitions=[_row(index, value) for index in topic.partition_indexes]
-                    )
-                )
+                rows = [_row(index, value) for index in topic.partition_indexes]
+                unknown.append(OffsetFetchResponseTopics(topic_id=topic_id, partitions=rows))
                 continue
             name = known.name
         places = [((name, index), topic_id) for index in topic.partition_indexes]
-        values = await settled(context.world.groups.offsets.fetch(group_id, places, require_stable=stable))
-        partitions = [_row(index, value) for index, value in zip(topic.partition_indexes, values, strict=True)]
-        found.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions))
-    return [*found, *unknown]
+        read = context.world.groups.offsets.fetch(group_id, places, require_stable=stable)
+        reads.append((OffsetFetchResponseTopics(name=name, topic_id=topic_id), topic.partition_indexes, read))
+    for row, indexes, read in reads:
+        values = await settled(read)
+        row.partitions = [_row(index, value) for index, value in zip(indexes, values, strict=True)]
+    return [*(row for row, _indexes, _read in reads), *unknown]
 
 
 def _row(index: int, value: OffsetValue) -> OffsetFetchResponsePartitions:
