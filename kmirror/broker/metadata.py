@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kmirror.errors import CorruptData
+from kmirror.limits import REMOVED_TOPICS_REMEMBERED
 from kmirror.protocol import mirror_numbers as kip
 from kmirror.protocol import uuids
 from kmirror.protocol.internal import cluster_metadata as records
@@ -80,16 +81,19 @@ class MetadataImage:
         """Topics this log has seen removed: their directories may go."""
         self.removed_epochs: dict[bytes, int] = {}
         """The highest leader epoch each of them had: a topic made again under the same id (a mirror's, after it was
-        deleted here) begins above it, so that whoever mirrors from us is fenced. Known only as long as the removal is
-        in the metadata log: a snapshot, once there is one, has to carry this."""
+        deleted here) begins above it, so that whoever mirrors from us is fenced. In the order of their removal."""
         self.features: dict[str, int] = {}
         self.default_broker_configs: dict[str, str] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.mirror_configs: dict[str, dict[str, str]] = {}
+        self.other_configs: dict[tuple[int, str], dict[str, str]] = {}
+        """Of resource types that only a Kafka wrote, by (type, name): kept for it."""
         self.next_producer_id = -1
         """First id that no durable block covers; -1 before the first block."""
         self.broker: records.RegisterBrokerRecord | None = None
         self._all_by_id: dict[bytes, TopicState] = {}
+        self.before_change: Callable[[TopicState], None] | None = None
+        """Called before a topic, its partitions or its configs change: `metadata_snapshot` keeps what was."""
 
     # -- questions -----------------------------------------------------------------------------------------------
 
@@ -99,6 +103,10 @@ class MetadataImage:
 
     def known_id(self, topic_id: bytes) -> bool:
         return topic_id in self._all_by_id
+
+    def all_topics(self) -> list[TopicState]:
+        """Those as well whose creation is not on disk yet; in the order of their creation."""
+        return list(self._all_by_id.values())
 
     @property
     def mirroring_enabled(self) -> bool:
@@ -128,7 +136,7 @@ class MetadataImage:
         self._all_by_id[topic.topic_id] = topic
 
     def _partition_record(self, record: records.PartitionRecord) -> None:
-        topic = self._topic(record.topic_id)
+        topic = self._topic_to_change(record.topic_id)
         registration = Registration(record.leader_epoch, record.partition_epoch)
         if record.partition_id < len(topic.registrations):
             topic.registrations[record.partition_id] = registration
@@ -139,21 +147,36 @@ class MetadataImage:
 
     def _partition_change_record(self, record: records.PartitionChangeRecord) -> None:
         """Kafka raises the leader epoch with each change of leader or replicas; read here for logs Kafka wrote."""
-        topic = self._topic(record.topic_id)
+        topic = self._topic_to_change(record.topic_id)
         registration = topic.registrations[record.partition_id]
         registration.partition_epoch += 1
         if record.leader != records.NO_LEADER_CHANGE or record.replicas is not None:
             registration.leader_epoch += 1
 
     def _remove_topic_record(self, record: records.RemoveTopicRecord) -> None:
-        topic = self._topic(record.topic_id)
+        topic = self._topic_to_change(record.topic_id)
         del self._all_by_id[topic.topic_id]
-        self.removed_ids.add(topic.topic_id)
-        self.removed_epochs[topic.topic_id] = max((r.leader_epoch for r in topic.registrations), default=-1)
+        self._remember_removed(topic)
         self.topics_by_id.pop(topic.topic_id, None)
         for names in (self.topics_by_name, self.creating):
             if names.get(topic.name) is topic:
                 del names[topic.name]
+
+    def _remember_removed(self, topic: TopicState) -> None:
+        """The order is that of removals, in a snapshot too, so that the same ones are forgotten after a restart."""
+        self.removed_epochs.pop(topic.topic_id, None)
+        self.removed_epochs[topic.topic_id] = max((r.leader_epoch for r in topic.registrations), default=-1)
+        self.removed_ids.add(topic.topic_id)
+        if len(self.removed_epochs) > REMOVED_TOPICS_REMEMBERED:
+            oldest = next(iter(self.removed_epochs))
+            del self.removed_epochs[oldest]
+            self.removed_ids.discard(oldest)
+
+    def _topic_to_change(self, topic_id: bytes) -> TopicState:
+        topic = self._topic(topic_id)
+        if self.before_change is not None:
+            self.before_change(topic)
+        return topic
 
     def _topic(self, topic_id: bytes) -> TopicState:
         topic = self._all_by_id.get(bytes(topic_id))
@@ -169,18 +192,27 @@ class MetadataImage:
             configs.pop(record.name, None)
         else:
             configs[record.name] = record.value
-        if record.resource_type == MIRROR_RESOURCE and not configs:
-            del self.mirror_configs[record.resource_name]
+        if not configs:
+            self._forget_configs(record.resource_type, record.resource_name)
 
     def _configs(self, resource_type: int, name: str) -> dict[str, str] | None:
         if resource_type == TOPIC_RESOURCE:
             topic = self.known_topic(name)
-            return None if topic is None else topic.configs
+            return None if topic is None else self._topic_to_change(topic.topic_id).configs
         if resource_type == BROKER_RESOURCE:
             return self.broker_configs.setdefault(name, {}) if name else self.default_broker_configs
         if resource_type == MIRROR_RESOURCE:
             return self.mirror_configs.setdefault(name, {})
-        return None
+        return self.other_configs.setdefault((resource_type, name), {})
+
+    def _forget_configs(self, resource_type: int, name: str) -> None:
+        """The last one is gone. A mirror is there as long as it has any."""
+        if resource_type == BROKER_RESOURCE:
+            self.broker_configs.pop(name, None)
+        elif resource_type == MIRROR_RESOURCE:
+            self.mirror_configs.pop(name, None)
+        else:
+            self.other_configs.pop((resource_type, name), None)
 
     def _feature_level_record(self, record: records.FeatureLevelRecord) -> None:
         if record.feature_level:

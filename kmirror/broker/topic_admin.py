@@ -227,14 +227,15 @@ class TopicAdmin:
             for name, value in planned.configs.items()
         ]
         made += [
-            self._partition_record(planned.topic_id, index, leader_epoch=registration.leader_epoch)
+            self.partition_record(planned.topic_id, index, leader_epoch=registration.leader_epoch)
             for index, registration in enumerate(planned.registrations)
         ]
         return made
 
-    def _partition_record(
+    def partition_record(
         self, topic_id: bytes, index: int, *, leader_epoch: int = 0, partition_epoch: int = 0
     ) -> records.PartitionRecord:
+        """The whole state of a partition: this node has it."""
         node_id = self._world.node_id
         return records.PartitionRecord(
             partition_id=index,
@@ -325,7 +326,7 @@ class TopicAdmin:
             topic.partitions.extend(self._world.make_partitions(topic, range(len(topic.partitions), count)))
             promise.resolve(None)
 
-        self._write([self._partition_record(topic.topic_id, index) for index in range(present, count)]).then(on_disk)
+        self._write([self.partition_record(topic.topic_id, index) for index in range(present, count)]).then(on_disk)
         return promise
 
     def _check_growth(self, topic: TopicState, present: int, count: int, assignments: list[list[int]] | None) -> None:
@@ -402,7 +403,7 @@ class TopicAdmin:
             if target <= minimum:
                 target = minimum + 1
                 made.append(
-                    self._partition_record(
+                    self.partition_record(
                         topic.topic_id,
                         partition.index,
                         leader_epoch=target,

@@ -32,6 +32,8 @@ from kmirror.broker.metadata import (
     MetadataImage,
     TopicState,
 )
+from kmirror.broker.metadata_log import MetadataSnapshots
+from kmirror.broker.metadata_snapshot import ImageAtOffset
 from kmirror.broker.partition import Partition, Services
 from kmirror.broker.producer_ids import ProducerIdAllocator
 from kmirror.broker.runtime import RecordCodec, Runtime
@@ -114,6 +116,15 @@ class World:
         self.runtime.register(METADATA_TOPIC, _METADATA_CODEC, lambda record: self.image.replay(record.value))
         self.layers = BrokerLayers(config, self.image.default_broker_configs, {})
         self.topics = TopicAdmin(self)
+        self.snapshots = MetadataSnapshots(
+            self._metadata,
+            self.image,
+            config=config,
+            clock=clock,
+            chores=chores,
+            image_now=lambda: ImageAtOffset(self.image, self.node_id, self.topics.partition_record),
+            reserve=self._services.space.take,
+        )
         self.configs = ConfigAdmin(self)
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
@@ -152,7 +163,7 @@ class World:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self.runtime.replay_log(METADATA_LOG)
+        self.runtime.replay_log(METADATA_LOG, self.snapshots.load())
         if self._metadata.log.log_end_offset == 0:
             self.directory.check_metadata_is_there()
             self._write_first_records()
@@ -552,6 +563,7 @@ class World:
         due = self.directory.due_removals(now_ms)
         if due:
             self.chores.run(self.directory.remove(due))
+        self.snapshots.tick()
         for partition in self.partitions():
             partition.flush_if_overdue(now_ms)
 
