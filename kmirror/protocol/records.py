@@ -41,6 +41,8 @@ SMALLEST_LENGTH = HEADER_SIZE_BYTES - LENGTH_PREFIX_BYTES
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
+KNOWN_ATTRIBUTES = 0x7F
+"""Others are stored as they came, and lost where a broker writes the attributes anew (DefaultRecordBatch)."""
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
@@ -193,7 +195,7 @@ def header_with_append_time(
     data: Buffer, position: int, header: BatchHeader, *, base_offset: int, leader_epoch: int, time_ms: int
 ) -> bytes:
     """As `header_with_offset_and_epoch` for a LogAppendTime topic: the broker's time for all records, checksum anew."""
-    attributes = header.attributes | LOG_APPEND_TIME_BIT
+    attributes = header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME_BIT
     fields = header._replace(
         base_offset=base_offset, leader_epoch=leader_epoch, attributes=attributes, max_timestamp=time_ms
     )
@@ -205,7 +207,7 @@ def header_with_append_time(
 
 def without_append_time(data: Buffer, header: BatchHeader) -> bytes:
     """The batch at the start of `data` with the timestamp type CreateTime, checksum anew."""
-    fields = header._replace(attributes=header.attributes & ~LOG_APPEND_TIME_BIT)
+    fields = header._replace(attributes=header.attributes & KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME_BIT)
     records = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
     crc = crc32c(records, crc32c(_HEADER.pack(*fields)[CRC_START:]))
     return _HEADER.pack(*fields._replace(crc=crc)) + bytes(records)
