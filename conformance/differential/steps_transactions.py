@@ -239,8 +239,9 @@ def produce(story: Story) -> Step | None:
         slot = rng.choice(added)
     due = producer.sequences.get(slot, 0)
     sequence = rng.choice([due] * 10 + [max(0, due - 1), due + 2, 0])
-    if slot not in producer.sequences:
+    if slot not in producer.sequences or what != "now":
         sequence = 0  # see FINDINGS.md: what a refused batch leaves behind for those that come after it
+    sequence = min(sequence, producer.refused.get(slot, sequence))
     recs = records(story)[: rng.choice([1, 2, 3])]
     name: str | None = _names(story, producer)
     transactional = rng.randrange(15) > 0
@@ -254,6 +255,10 @@ def produce(story: Story) -> Step | None:
 
     def after(left: Any, _right: Any) -> None:
         row = left.responses[0].partition_responses[0]
+        if row.error_code == 0:
+            producer.refused.pop(slot, None)
+        elif claimed[0] == producer.ids:
+            producer.refused[slot] = min(sequence, producer.refused.get(slot, sequence))
         if row.error_code == 0 and claimed == (producer.ids, producer.epoch):
             if sequence == due:
                 producer.sequences[slot] = due + len(recs)

@@ -112,6 +112,8 @@ class TxnProducer:
     ids: tuple[int, int] = (-1, -1)
     epoch: int = -1
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    refused: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Lowest sequence of a partition that was refused. Kafka remembers it, and refuses later ones until that comes."""
     past: list[tuple[tuple[int, int], int]] = field(default_factory=list)
     partitions: set[tuple[str, int]] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
@@ -129,6 +131,7 @@ class TxnProducer:
                 self.past.append((self.ids, self.epoch))
             self.ids, self.epoch = ids, epoch
             self.sequences.clear()
+            self.refused.clear()
 
 
 @dataclass(slots=True)
