@@ -179,9 +179,7 @@ class TransactionCoordinator:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def init_producer_id(
-        self, transactional_id: str, *, timeout_ms: int, expected: Producer | None, **flags: bool
-    ) -> Promise[Answer]:
+    def init_producer_id(self, transactional_id: str, *, timeout_ms: int, expected: Producer | None) -> Promise[Answer]:
         """`Transactions.init_producer_id`; makes `__transaction_state` when it is the first."""
         answered: Promise[Answer] = Promise()
 
@@ -193,7 +191,6 @@ class TransactionCoordinator:
                 fresh=fresh,
                 now_ms=self._now_ms(),
                 reply=reply,
-                **flags,
             )
 
         def made(topic: Promise[TopicState]) -> None:

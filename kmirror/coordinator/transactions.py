@@ -105,9 +105,6 @@ class Transactions:
     def get(self, transactional_id: str) -> Transaction | None:
         return self._entries.get(transactional_id)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def items(self) -> Iterator[tuple[str, Transaction]]:
         yield from self._entries.items()
 
@@ -137,17 +134,16 @@ class Transactions:
         fresh: int | None,
         now_ms: int,
         reply: Promise[Answer],
-        two_phase: bool = False,
-        keep_prepared: bool = False,
     ) -> Effects:
         """An identity for a producer. `expected`: the one it has and wants raised (KIP-360).
 
         `fresh` is a producer id nobody has used, asked for by raising ProducerIdNeeded. Answers 42, 50, 51 (come again:
-        an open transaction is being ended), 53, 90, 35 as Kafka does without two-phase commit (KIP-939).
+        an open transaction is being ended), 90. Two-phase commit (KIP-939, version 6) is not served.
         """
-        refusal = self._refuse_init(transactional_id, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
-        if refusal is not None:
-            return self._say(transactional_id, reply, Answer(refusal))
+        if not transactional_id:
+            return self._say(transactional_id, reply, Answer(ErrorCode.INVALID_REQUEST))
+        if not 0 < timeout_ms <= self._limits().max_timeout_ms:
+            return self._say(transactional_id, reply, Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
         entry = self._entries.get(transactional_id)
         if entry is None:
             if fresh is None:
@@ -173,19 +169,6 @@ class Transactions:
             entry, producer_id=identity, epoch=epoch, last_epoch=last, timeout_ms=timeout_ms, now_ms=now_ms
         )
         return self._record(transactional_id, changed, reply, Answer(_NONE, identity, epoch))
-
-    def _refuse_init(
-        self, transactional_id: str, timeout_ms: int, *, two_phase: bool, keep_prepared: bool
-    ) -> ErrorCode | None:
-        if not transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        if two_phase:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if keep_prepared:
-            return ErrorCode.UNSUPPORTED_VERSION
-        if not 0 < timeout_ms <= self._limits().max_timeout_ms:
-            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        return None
 
     # -- AddPartitionsToTxn, AddOffsetsToTxn ---------------------------------------------------------------------
 

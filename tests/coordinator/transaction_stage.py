@@ -91,7 +91,7 @@ class Stage:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def init(self, name: str, *, timeout_ms: int = 60_000, expected: Producer | None = None, **flags: bool) -> Answer:
+    def init(self, name: str, *, timeout_ms: int = 60_000, expected: Producer | None = None) -> Answer:
         return self.ask(
             lambda fresh, reply: self.machine.init_producer_id(
                 name,
@@ -100,7 +100,6 @@ class Stage:
                 fresh=fresh,
                 now_ms=self.now_ms,
                 reply=reply,
-                **flags,
             )
         )
 
@@ -147,8 +146,7 @@ class Stage:
         name = "" if name == '""' else name
         options = dict(word.split("=") for word in words if "=" in word)
         expected = parsed(options["as"]) if "as" in options else None
-        flags = {word: True for word in words if "=" not in word}
-        self._say(name, self.init(name, timeout_ms=int(options.get("timeout", 60_000)), expected=expected, **flags))
+        self._say(name, self.init(name, timeout_ms=int(options.get("timeout", 60_000)), expected=expected))
 
     def _add(self, name: str, producer: str, *words: str) -> None:
         name = "" if name == '""' else name
