@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +27,15 @@ from kmirror.effects import Promise
 from kmirror.errors import ApiError, CorruptData, DiskFailure, StorageError
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
-from kmirror.protocol.records import CODEC_MASK, CRC_START, HEADER_SIZE_BYTES, MAGIC_POSITION, NEWEST_MAGIC, Buffer
+from kmirror.protocol.records import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE_BYTES,
+    MAGIC_POSITION,
+    NEWEST_MAGIC,
+    Buffer,
+    parse_header,
+)
 from kmirror.slices import FileSlice
 from kmirror.storage.errors import InvalidRecord, NotOneBatch
 from kmirror.storage.log import AppendResult, Log, LogConfig, LogMode
@@ -250,6 +259,11 @@ class Partition:
         return self._append(
             records, AppendOrigin.CLIENT, now_ms, self.leader_epoch, epoch_bumps=epoch_bumps, inspection=inspection
         )
+
+    def note_refused(self, records: Buffer | None) -> None:
+        """A transactional batch was not admitted: none behind it is taken before it (`ProducerState.note_refused`)."""
+        with suppress(CorruptData):
+            self.log.producers.note_refused(parse_header(records or b""), self._services.clock.time_ms())
 
     def append_coordinator(
         self, data: Buffer, *, leader_epoch: int | None = None, transaction_version: int = 0

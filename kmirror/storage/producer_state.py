@@ -138,6 +138,8 @@ class ProducerState:
         self.end_offset = end_offset
         self.open_transactions: dict[int, int] = {}
         """First offset to producer id, ascending: transactions start in log order."""
+        self._refused: dict[int, tuple[int, int, int]] = {}
+        """Producer id to (epoch, lowest sequence, when): transactional batches that were not admitted."""
 
     @property
     def first_undecided_offset(self) -> int | None:
@@ -160,6 +162,24 @@ class ProducerState:
         """See `PendingProducers`."""
         return PendingProducers(self, origin, now_ms, transaction_version, epoch_bumps)
 
+    def note_refused(self, header: BatchHeader, now_ms: int) -> None:
+        """A transactional batch was refused before the log was asked (its partition was not yet known to belong to the
+        transaction). Until the transaction begins here no batch behind it is taken: of several in flight the second
+        would be stored before the first (Kafka: VerificationStateEntry, KAFKA-14884)."""
+        epoch, lowest, _ = self._refused.get(header.producer_id, (-1, MAX_SEQUENCE, 0))
+        if header.producer_epoch > epoch:
+            lowest = header.base_sequence
+        if header.producer_epoch >= epoch:
+            self._refused[header.producer_id] = (header.producer_epoch, min(lowest, header.base_sequence), now_ms)
+
+    def forget_refused(self, producer_id: int) -> None:
+        self._refused.pop(producer_id, None)
+
+    def lowest_refused(self, producer_id: int, producer_epoch: int) -> int | None:
+        """The lowest sequence that was refused in this epoch since the producer's last transaction here."""
+        found = self._refused.get(producer_id)
+        return found[1] if found is not None and found[0] == producer_epoch else None
+
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were idle for `expiration_ms` and have no open transaction; returns how many."""
         gone = [
@@ -169,11 +189,15 @@ class ProducerState:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
+        for producer_id, (_, _, at_ms) in list(self._refused.items()):
+            if now_ms - at_ms >= expiration_ms:
+                del self._refused[producer_id]
         return len(gone)
 
     def clear(self, end_offset: int) -> None:
         self.entries.clear()
         self.open_transactions.clear()
+        self._refused.clear()
         self.end_offset = end_offset
 
     # --- snapshots ---
@@ -303,6 +327,7 @@ class PendingProducers:
         for event in self._events:
             if isinstance(event, _Started):
                 opened[event.first_offset] = event.producer_id
+                state.forget_refused(event.producer_id)
                 continue
             opened.pop(event.first_offset, None)
             stable = next((first for first, pid in opened.items() if pid != event.producer_id), event.last_offset + 1)
@@ -372,6 +397,12 @@ class PendingProducers:
     def _check_sequence(self, entry: ProducerEntry, header: BatchHeader, offset: int) -> None:
         """ProducerAppendInfo.checkSequence. No state means any sequence, unless the client bumps epochs (KIP-890)."""
         first = header.base_sequence
+        lowest = self._state.lowest_refused(header.producer_id, header.producer_epoch)
+        if lowest is not None and first > lowest:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} epoch {header.producer_epoch} writes sequence {first} at offset "
+                f"{offset}, but {lowest} was refused and has to come first"
+            )
         known = entry.producer_epoch >= 0
         if not known:
             expected = 0 if self._epoch_bumps and header.is_transactional else first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kmirror.errors import CorruptData, DiskFailure, OffsetOutOfRange
-from kmirror.protocol.records import end_txn_marker
+from kmirror.protocol.records import end_txn_marker, parse_header
 from kmirror.storage.epochs import EpochCache
 from kmirror.storage.errors import (
     InvalidProducerEpoch,
@@ -290,3 +290,22 @@ def test_after_an_io_error_nothing_more_is_appended() -> None:
     again = open_log(fs, recovery_point=1)
     assert again.log_end_offset == 1 and 9 not in again.producers.entries
     assert produce(again, batch(1, pid=9, seq=0)).duplicate is False
+
+
+def test_what_was_refused_has_to_come_first() -> None:
+    """Two batches in flight, the first not admitted: the second must not be stored before it (KAFKA-14884)."""
+    log = open_log(MemoryFileSystem())
+    first, second = batch(pid=7, seq=0, txn=True), batch(pid=7, seq=1, txn=True)
+    for data in (second, first, second):
+        log.producers.note_refused(parse_header(data), NOW_MS)
+    with pytest.raises(OutOfOrderSequence, match="0 was refused"):
+        produce(log, second)
+    produce(log, batch(pid=7, producer_epoch=1, seq=0, txn=True))  # of another epoch it says nothing
+    log = open_log(MemoryFileSystem(seed=2))
+    log.producers.note_refused(parse_header(first), NOW_MS)
+    produce(log, first)
+    produce(log, second)
+    log = open_log(MemoryFileSystem(seed=3))
+    log.producers.note_refused(parse_header(first), NOW_MS)
+    log.producers.remove_expired(NOW_MS + 5_000, 5_000)
+    produce(log, second)
