@@ -258,6 +258,8 @@ def _append_topic(
             )
         except ApiError as error:
             _fail(row, error)
+            if partition is not None and isinstance(error, _NotAdmitted):
+                partition.note_refused(data.records)
             by_the_log = isinstance(error, RecordsRefused) or (
                 error.code in REFUSED_BY_THE_LOG and not isinstance(error, _NotAdmitted)
             )
