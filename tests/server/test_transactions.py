@@ -215,6 +215,24 @@ async def test_a_partition_that_was_not_added(autojump_clock: Virtual, version: 
         assert state.transaction_state == ("Empty" if code else "Ongoing")
 
 
+async def test_the_second_batch_in_flight_is_not_stored_before_the_first(autojump_clock: Virtual) -> None:
+    """The first is refused, since its partition is not added yet; the second comes when it is."""
+    async with serving() as broker:
+        await broker.create_topic("t")
+        client = producer(broker)
+        await client.start()
+        assert (await client.send(b"first")).error_code == WRONG_STATE
+        assert await client.add(("t", 0)) == [0]
+        client.sequences["t", 0] = 1
+        assert (await client.send(b"second")).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        client.sequences["t", 0] = 0
+        for value in (b"first", b"second"):
+            assert (await client.send(value)).error_code == 0
+        assert (await client.end(commit=True)).error_code == 0
+        await decided(client.client)
+        assert await visible(client.client) == [b"first", b"second"]
+
+
 async def test_verification_can_be_switched_off(autojump_clock: Virtual) -> None:
     async with serving({"transaction.partition.verification.enable": "false"}) as broker:
         await broker.create_topic("t")
@@ -595,6 +613,26 @@ async def test_a_hanging_transaction_is_found_and_ended_by_hand(autojump_clock: 
         (found,) = await _producers(broker)
         assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 0)
         assert await visible(client.client) == []
+
+
+async def test_a_log_that_knows_a_newer_coordinator_does_not_keep_a_transaction_from_ending(
+    autojump_clock: Virtual,
+) -> None:
+    """Somebody ended a transaction by hand, as a later coordinator: the next one needs no marker from this one."""
+    async with serving() as broker:
+        await broker.create_topic("t", 2)
+        client = producer(broker)
+        await client.start()
+        topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+        marker = WritableTxnMarker(
+            producer_id=client.producer_id, producer_epoch=client.epoch, topics=topics, coordinator_epoch=5
+        )
+        await client.client.ask("WriteTxnMarkers", 1, WriteTxnMarkersRequest(markers=[marker]))
+        await client.add(("t", 0), ("t", 1))
+        assert (await client.end(commit=True)).error_code == 0
+        assert await decided(client.client) == "CompleteCommit"
+        assert markers(broker) == [("ABORT", client.producer_id, 0)]
+        assert markers(broker, partition=1) == [("COMMIT", client.producer_id, 0)]
 
 
 async def test_an_epoch_below_that_of_the_partition_is_not_added(autojump_clock: Virtual) -> None:
