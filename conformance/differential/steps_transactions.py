@@ -244,7 +244,7 @@ def produce(story: Story) -> Step | None:
     sequence = min(sequence, producer.refused.get(slot, sequence))
     recs = records(story)[: rng.choice([1, 2, 3])]
     name: str | None = _names(story, producer)
-    transactional = rng.randrange(15) > 0
+    transactional = rng.randrange(15) > 0 or claimed[1] > producer.epoch  # a later epoch in the log: see write_markers
     if story.one_in(25):
         name = None
 
