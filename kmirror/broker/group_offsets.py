@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from kmirror.broker.chores import Steps
 from kmirror.broker.metadata import OFFSETS_TOPIC, TopicState
 from kmirror.broker.partition import Partition
 from kmirror.broker.transaction_admission import of_txn_offset_commit
@@ -45,12 +46,11 @@ T = TypeVar("T")
 
 _RETENTION_TIMER: Final = "offsets-retention"
 _MINUTE_MS: Final = 60_000
+_LAST_TIME_MS: Final = 2**63 - 1
 _RECORD_BYTES: Final = 80
 """An offset record without its texts: lengths, partition, offset, epoch, times, topic id."""
 _FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND: Final = 9
 _FIRST_TXN_COMMIT_WITH_GROUP_ID_NOT_FOUND: Final = 6
-DEAD: Final = "Dead"
-_WITH_MEMBERS: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Stable"})
 
 _CLIENT_CODES: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -192,7 +192,7 @@ class GroupOffsets:
         self._check_exists(who, by_name=api_version >= _FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND)
         self._groups.check_commit(who.group_id, who.member_id, who.generation, who.instance_id, transactional=False)
         now_ms = self._world.clock.time_ms()
-        expire_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else now_ms + retention_ms
+        expire_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(now_ms + retention_ms, _LAST_TIME_MS)
         return self._record(who.group_id, rows, expire_ms=expire_ms)
 
     def admit(
@@ -318,10 +318,10 @@ class GroupOffsets:
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
         state = self._groups.state_of(group_id)
-        if state == DEAD or (state is None and not self.has_offsets(group_id)):
+        if state is None and not self.has_offsets(group_id):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         facts = self._facts(group_id)
-        if facts.state in _WITH_MEMBERS and not facts.uses_consumer_protocol:
+        if self._groups.is_active(group_id) and not facts.uses_consumer_protocol:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         group_log = self._groups.log_of(group_id)
         codes, records = self._offsets.delete(group_log, group_id, places, facts)
@@ -361,23 +361,31 @@ class GroupOffsets:
         self._world.runtime.set_timer(Timer(_RETENTION_TIMER, delay_ms, _RetentionCheck()))
 
     def _check_retention(self) -> None:
-        """Drop what has expired, and groups that are left with nothing (KIP-211; cleanupGroupMetadata)."""
-        by_log: dict[LogId, list[StateRecord]] = {}
-        now_ms = self._world.clock.time_ms()
+        self._set_timer()
+        self._world.chores.run(self._expire())
+
+    def _expire(self) -> Steps:
+        """Drop what has expired, and groups that are left with nothing (KIP-211; cleanupGroupMetadata).
+
+        A group a step: a million offsets take seconds.
+        """
         retention_ms = self._world.config.integer("offsets.retention.minutes") * _MINUTE_MS
+        count = 0
         for group_id in {*self._groups.group_ids(), *self._offsets.groups()}:
-            group_log = self._groups.log_of(group_id)
             records, empty = self._offsets.expired(
-                group_log, group_id, self._facts(group_id), now_ms=now_ms, retention_ms=retention_ms
+                self._groups.log_of(group_id),
+                group_id,
+                self._facts(group_id),
+                now_ms=self._world.clock.time_ms(),
+                retention_ms=retention_ms,
             )
             if empty:
                 records += self._groups.expire(group_id)
-            if records:
-                by_log.setdefault(group_log, []).extend(records)
-        for group_log, records in by_log.items():
-            if self._write_in_parts(records):
-                log.info("%s-%d: %d records removed expired offsets and groups", *_place(group_log), len(records))
-        self._set_timer()
+            if records and self._write_in_parts(records):
+                count += len(records)
+            yield
+        if count:
+            log.info("%d records removed expired offsets and groups", count)
 
     # -- mirrors -------------------------------------------------------------------------------------------------
 
@@ -428,7 +436,3 @@ def _about_bytes(record: StateRecord) -> int:
     if isinstance(record.value, OffsetCommitValue):
         size_bytes += len(record.value.metadata)
     return size_bytes
-
-
-def _place(log_id: LogId) -> tuple[str, int]:
-    return log_id.topic, log_id.partition

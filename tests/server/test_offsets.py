@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import trio
 
+from kmirror.broker.chores import Steps
 from kmirror.protocol import uuids
 from kmirror.protocol.api.delete_topics import DeleteTopicsRequest
+from kmirror.protocol.api.list_groups import ListGroupsRequest
 from kmirror.protocol.api.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -356,6 +358,48 @@ async def test_a_topic_made_anew_begins_without_offsets() -> None:
         await broker.create_topic("t")
         assert await fetched(client, 9) == {0: NONE}
         assert await fetched(client, 9, topic="u") == {0: (42, -1, "", 0)}
+
+
+async def test_offsets_of_a_deleted_topic_that_a_full_disk_kept_go_with_the_next_start() -> None:
+    async with serving() as broker:
+        await broker.create_topic("t")
+        client = broker.connect()
+        await client.ask("OffsetCommit", 9, commit((0, 41)))
+        log_id = broker.world.groups.log_of("g")
+        broker.filesystem.fail("write", f"{log_id.topic}-{log_id.partition}/00000000000000000000.log", error=28)
+        await client.ask("DeleteTopics", 5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000))
+        assert await fetched(client, 9, partitions=None) == {0: (41, -1, "", 0)}
+        await broker.create_topic("t")
+        filesystem = broker.filesystem
+    async with serving(filesystem=filesystem) as broker:
+        assert await fetched(broker.connect(), 9) == {0: NONE}
+        assert await fetched(broker.connect(), 9, partitions=None) == {}
+
+
+async def test_expiry_takes_one_group_at_a_time(autojump_clock: trio.abc.Clock) -> None:
+    """A million offsets take seconds: between two groups others are served, and may commit."""
+    properties = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "100000"}
+    async with serving(properties) as broker:
+        await broker.create_topic("t")
+        client = broker.connect()
+        for number in range(5):
+            await client.ask("OffsetCommit", 9, commit((0, number), group=f"g{number}"))
+        looks: list[Steps] = []
+        broker.world.chores.run = looks.append  # type: ignore[assignment,method-assign]
+        await trio.sleep(150)
+        (look,) = looks
+        for left in (4, 3):
+            next(look)
+            assert len((await client.ask("ListGroups", 4, ListGroupsRequest())).groups) == left
+        listed = (await client.ask("ListGroups", 4, ListGroupsRequest())).groups
+        late = listed[0].group_id
+        await client.ask("OffsetCommit", 9, commit((0, 7), group=late))
+        for _ in look:
+            pass
+        assert await fetched(client, 9, group=late) == {0: (7, -1, "", 0)}
+        assert len((await client.ask("ListGroups", 4, ListGroupsRequest())).groups) == 1
+        await trio.sleep(100)
+        assert len(looks) == 2
 
 
 async def test_a_simple_group_s_offsets_expire_after_their_retention(autojump_clock: trio.abc.Clock) -> None:
