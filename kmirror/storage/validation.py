@@ -165,21 +165,18 @@ def walk_records(payload: Buffer, count: int, base_timestamp: int, *, check_offs
     """Hop through `count` records that must fill `payload` exactly. Raises InvalidRecord, IndexError, CorruptData.
 
     `check_offsets`: whether the summary must say if the offset deltas count from 0 (it costs; only then it is right).
-
     Records of one shape in a row (same lengths everywhere: what most producers send most of the time) are matched by
-    one regular expression, several times faster than Python can hop. Others are hopped over here, as long as each
-    number has one byte or two; `_hop` takes the rest, and whatever looks wrong.
+    one regular expression. Others are hopped over here, as long as each number has one byte or two; `_hop` takes the
+    rest, and whatever looks wrong.
     """
     data = payload
-    at = index = keyless_count = alike = hops = 0
+    at = index = keyless_count = alike = hops = length = 0
     in_order = True
     deltas: set[int] = set()  # of the timestamps, zigzag
-    length = -1
     while index < count:
         start = at
         # Of a varint low byte plus 128 * (high - 1) are its two bytes; with a third, high makes that 16,384 or more.
-        size = data[at]
-        at += 1
+        size, at = data[at], at + 1
         if size >= 0x80:
             size += (data[at] - 1) << 7
             at += 1
@@ -189,13 +186,11 @@ def walk_records(payload: Buffer, count: int, base_timestamp: int, *, check_offs
         if delta >= 0x80:
             delta += (data[at] - 1) << 7
             at += 1
-        offset = data[at]
-        at += 1
+        offset, at = data[at], at + 1
         if offset >= 0x80:
             offset += (data[at] - 1) << 7
             at += 1
-        key = data[at]
-        at += 1
+        key, at = data[at], at + 1
         if key >= 0x80:
             key += (data[at] - 1) << 7
             at += 1
@@ -213,39 +208,51 @@ def walk_records(payload: Buffer, count: int, base_timestamp: int, *, check_offs
         elif at + 1 == end and not data[at]:
             at = end
         else:
-            at = _skip_headers(data, at, end, index)
-            if at != end or end > len(data):
-                raise InvalidRecord(f"record {index} does not fill its {size >> 1} bytes")
+            at = _past_headers(data, at, end, index)
         deltas.add(delta)
         keyless_count += key & 1
         if offset != index << 1:
             in_order = False
         index += 1
         if at - start != length:
-            length = at - start
-            alike = 0
-            hops += 1
+            length, alike, hops = at - start, 0, hops + 1
             if hops == _HOPS_BEFORE_A_COPY:
                 data = bytes(payload)  # indexing it is faster than indexing a view, in the long run by more than this
             continue
         alike += 1
         if alike >= _ALIKE_BEFORE_A_RUN and count - index >= _SHORTEST_RUN:
             alike = 0
-            shape = _shape_at(data, start, length)
-            if shape is None:
-                continue
-            run = _match_run(data, at, length, shape, min(count - index, RECORDS_PER_MATCH), deltas)
-            if run and check_offsets and in_order:
-                in_order = _offsets_count_on(data, at, at + run * length, shape, index, run)
+            run, counts_on = _run_like(data, start, length, index, count, deltas, check_offsets and in_order)
+            in_order = in_order and counts_on
             at += run * length
             index += run
             keyless_count += run * (key & 1)
     if at != len(data):
         raise InvalidRecord(f"{len(data) - at} bytes are left behind the {count} records of the batch")
-    if not deltas:
-        return RecordSummary(-1, -1, keyless_count, in_order)
-    times = [(delta >> 1) ^ -(delta & 1) for delta in deltas]
-    return RecordSummary(base_timestamp + min(times), base_timestamp + max(times), keyless_count, in_order)
+    times = [base_timestamp + ((delta >> 1) ^ -(delta & 1)) for delta in deltas]
+    return RecordSummary(min(times, default=-1), max(times, default=-1), keyless_count, in_order)
+
+
+def _run_like(
+    data: Buffer, start: int, length: int, index: int, count: int, deltas: set[int], check_offsets: bool
+) -> tuple[int, bool]:
+    """How many records behind the one at `start` have its shape, and whether their offset deltas count on from
+    `index` (True when nobody asks)."""
+    shape = _shape_at(data, start, length)
+    if shape is None:
+        return 0, True
+    at = start + length
+    run = _match_run(data, at, length, shape, min(count - index, RECORDS_PER_MATCH), deltas)
+    if not run or not check_offsets:
+        return run, True
+    return run, _offsets_count_on(data, at, at + run * length, shape, index, run)
+
+
+def _past_headers(data: Buffer, at: int, end: int, index: int) -> int:
+    at = _skip_headers(data, at, end, index)
+    if at != end or end > len(data):
+        raise InvalidRecord(f"record {index} does not fill its bytes")
+    return at
 
 
 def _hop(data: Buffer, at: int, index: int) -> tuple[int, int, int, int]:
