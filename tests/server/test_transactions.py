@@ -265,24 +265,29 @@ async def test_what_a_transactional_batch_needs(autojump_clock: Virtual) -> None
         assert broker.world.partition("t", 0).log_end_offset == 0
 
 
-async def test_records_are_written_when_the_coordinator_s_are_on_disk(autojump_clock: Virtual) -> None:
+@both_protocols
+async def test_records_are_written_when_the_coordinator_s_are_on_disk(autojump_clock: Virtual, second: bool) -> None:
     """A power cut must not leave records of a transaction that nobody knows."""
+    version = 12 if second else 9
     async with serving(at_once=False) as broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
             await broker.create_topic("t")
-            client = producer(broker, second=True)
+            client = producer(broker, second=second)
             await client.start()
             nursery.cancel_scope.cancel()
         partition = broker.world.partition("t", 0)
-        await client.client.send("Produce", 12, client.request(b"a"))
+        if not second:  # another connection does not wait for the answer to this
+            await broker.connect().send("AddPartitionsToTxn", 3, client.adding(("t", 0)))
+            await trio.sleep(0.1)
+        await client.client.send("Produce", version, client.request(b"a"))
         await trio.sleep(0.1)
         assert partition.log_end_offset == 0
         broker.flush.run()
         assert partition.log_end_offset == 1
         await trio.sleep(0.1)
         broker.flush.run()
-        _, answer = await client.client.receive("Produce", 12)
+        _, answer = await client.client.receive("Produce", version)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

@@ -58,15 +58,17 @@ class TransactionClient:
             self.sequences.clear()
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
-    async def add(self, *places: tuple[str, int], version: int = 3) -> list[int]:
+    def adding(self, *places: tuple[str, int]) -> AddPartitionsToTxnRequest:
         topics = [AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in places]
-        request = AddPartitionsToTxnRequest(
+        return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
-        answer = await self.client.ask("AddPartitionsToTxn", version, request)
+
+    async def add(self, *places: tuple[str, int], version: int = 3) -> list[int]:
+        answer = await self.client.ask("AddPartitionsToTxn", version, self.adding(*places))
         return [
             row.partition_error_code
             for topic in answer.results_by_topic_v3_and_below

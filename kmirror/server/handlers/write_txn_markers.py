@@ -13,7 +13,6 @@ Deviations: a marker without a producer id or epoch is INVALID_REQUEST; Kafka an
 
 from __future__ import annotations
 
-from kmirror.broker.metadata import OFFSETS_TOPIC
 from kmirror.effects import LogId, Promise
 from kmirror.errors import ApiError
 from kmirror.protocol.api.write_txn_markers import (
@@ -62,8 +61,6 @@ def _write(context: RequestContext, marker: WritableTxnMarker, log_id: LogId) ->
     world.partition(log_id.topic, log_id.partition)
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and an epoch")
-    if log_id.topic == OFFSETS_TOPIC:
-        _ = world.groups  # has to be there, to be told of the end
     return world.runtime.append_marker(
         log_id,
         producer_id=marker.producer_id,
