@@ -390,7 +390,7 @@ def test_exact_counts_over_kills(make_kmirror: MakeKmirror, rng: random.Random) 
         for number in range(ROUNDS):
             wanted |= fill(broker, source, f"r{number}")
             before = copier.commits
-            eventually(lambda: copier.commits > before or copier.failure, what=f"commits in round {number}")  # noqa: B023
+            eventually(lambda: copier.commits > before or copier.failure, what="commits")  # noqa: B023
             pause(rng.uniform(0.0, 0.25))  # the moment of the kill is the test
             kmirror.kill()
             kmirror.start()
@@ -445,7 +445,10 @@ def test_kafkas_message_copier_over_kills(
         try:
             while kills and process.poll() is None:
                 end = broker.latest(target)
-                eventually(lambda: process.poll() is not None or broker.latest(target) > end, what="copies")  # noqa: B023
+                eventually(
+                    lambda: process.poll() is not None or broker.latest(target) > end,  # noqa: B023
+                    what="copies",
+                )
                 pause(rng.uniform(0.05, 0.3))
                 kmirror.kill()
                 kmirror.start()
