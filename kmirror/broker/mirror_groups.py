@@ -93,8 +93,9 @@ class GroupSync:
         self._mirrors.wake(mirror)
 
     def left_alone(self, mirror: str) -> list[str]:
-        """Groups that were not touched at the last look, since they have members here."""
-        return sorted(self._active.get(mirror, ()))
+        """Groups that were not touched at the last look, since they have members here. None once nothing is mirrored:
+        after a failover members are what is wanted."""
+        return sorted(self._active.get(mirror, ())) if self.topics(mirror) else []
 
     # -- committing ----------------------------------------------------------------------------------------------
 

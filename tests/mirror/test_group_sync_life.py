@@ -147,9 +147,17 @@ async def test_an_active_group_is_left_alone_and_shown(
         asked = DescribeClusterMirrorsRequest(mirror_names=["m"], include_mirror_state=True)
         assert (await destination.ask(asked)).mirrors[0].active_groups == ["g"]
         assert sum("group g has members here" in line for line in caplog.messages) == 1, "said once"
+        alone = source.groups.pop("g")
+        await until(lambda: sync.left_alone("m") == [], limit_s=2 * INTERVAL_S)
+        source.groups["g"] = alone
+        await until(lambda: sync.left_alone("m") == ["g"], limit_s=2 * INTERVAL_S)
         active.clear()
         await until(lambda: held(destination) == {0: (3, -1, "")}, limit_s=INTERVAL_S + 1)
         assert sync.left_alone("m") == []
+        active.add("g")
+        await until(lambda: sync.left_alone("m") == ["g"], limit_s=2 * INTERVAL_S)
+        await destination.stop("t")
+        assert sync.left_alone("m") == [], "after a failover members are what is wanted"
 
 
 async def test_nothing_is_taken_over_while_paused_or_stopped(autojump_clock: object, nursery: trio.Nursery) -> None:

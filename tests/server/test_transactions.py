@@ -734,6 +734,21 @@ async def test_alignment_ends_what_is_open_on_a_topic(autojump_clock: Virtual, s
         assert (await one.end(commit=True)).error_code == (WRONG_STATE if second else FENCED)
 
 
+async def test_alignment_waits_for_the_last_of_what_is_open(autojump_clock: Virtual) -> None:
+    async with serving() as broker:
+        await broker.create_topic("t", 2)
+        first, last = producer(broker, "first"), producer(broker, "last")
+        for client, partition in ((first, 0), (last, 1)):
+            await client.start()
+            await client.add(("t", partition))
+        broker.filesystem.fail("write", "t-1/00000000000000000000.log", error=28, times=2)
+        ended = broker.world.transactions.end_for_alignment("t")
+        assert (markers(broker), ended.done) == ([("ABORT", first.producer_id, 1)], False)
+        await settled(ended)
+        assert markers(broker, partition=1) == [("ABORT", last.producer_id, 1)]
+        assert (await described(last.client, "last")).transaction_state == "CompleteAbort"
+
+
 async def test_a_log_that_a_mirror_has_takes_no_marker(autojump_clock: Virtual) -> None:
     """Whatever the transaction wrote there was ended or cut before; the transaction ends without it."""
     async with serving() as broker:
