@@ -91,7 +91,8 @@ CORE: tuple[tuple[int, Draw], ...] = (
 )
 GROUPS: tuple[tuple[int, Draw], ...] = (
     (26, steps_groups.join),
-    (22, steps_groups.sync),
+    (14, steps_groups.go_on),
+    (14, steps_groups.sync),
     (8, steps_groups.heartbeat),
     (8, steps_groups.leave),
     (3, steps_groups.describe_groups),
@@ -118,7 +119,7 @@ TRANSACTIONS: tuple[tuple[int, Draw], ...] = (
     (7, steps_offsets.offset_fetch),
     (2, steps_offsets.offset_commit),
     (2, steps_groups.join),
-    (1, steps_groups.sync),
+    (2, steps_groups.go_on),
     (1, steps_groups.delete_groups),
     (1, steps_offsets.offset_delete),
     (1, steps_query.find_coordinator),

@@ -67,6 +67,9 @@ def join(story: Story) -> Step | None:
     pending = [member for member in group.members if member.pending and not member.held]
     again = free_members(group)
     pick = rng.randrange(12)
+    leader = group.leader
+    if leader in again and leader is not None and leader.instance and leader.synced == group.generation:
+        pick = rng.choice([pick, 9])  # in a stable group a leader that comes back need not assign again
     if pending and pick < 5:
         return join_step(story, group, rng.choice(pending), "with the id it was given")
     if again and pick < 8:
@@ -78,8 +81,7 @@ def join(story: Story) -> Step | None:
         return _join_wrongly(story, group)
     static = [member for member in group.present if member.instance]
     if pick in (9, 10) and static:
-        old = group.leader if group.leader in static and rng.randrange(2) else rng.choice(static)
-        assert old is not None
+        old = leader if leader is not None and leader in static and rng.randrange(4) else rng.choice(static)
         return _join_as_known_instance(story, group, old)
     if len(group.members) >= MAX_MEMBERS:
         return None
@@ -247,6 +249,21 @@ def sync(story: Story) -> Step | None:
     return sync_step(story, group, member, rng.choice([*["right"] * 8, *WRONG_SYNCS]), assigned)
 
 
+def go_on(story: Story) -> Step | None:
+    """What a well-behaved member would do next: only so do groups become stable, where other rules hold."""
+    group = any_group(story)
+    free = [member for member in group.members if not member.held]
+    if pending := [member for member in free if member.pending]:
+        return join_step(story, group, pending[0], "with the id it was given")
+    due = [member for member in free if member.joined and member.synced < member.generation == group.generation]
+    if not due:
+        return None
+    member = group.leader if group.leader in due else due[0]
+    assert member is not None
+    assigned = [(ids, b"to %d in %d" % (at, member.generation)) for at, ids in enumerate(group.roster)]
+    return sync_step(story, group, member, "right", assigned if member is group.leader else [])
+
+
 def sync_step(
     story: Story, group: StoryGroup, member: Member, kind: str, assigned: list[tuple[tuple[str, str], bytes]]
 ) -> Step:
@@ -268,6 +285,8 @@ def sync_step(
 
     def after(left: Any, _right: Any) -> None:
         member.held = ""
+        if left.error_code == 0:
+            member.synced = generation
         if left.error_code in (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID) and kind == "right":
             group.drop(member)
 

@@ -67,6 +67,7 @@ class Member:
     ids: tuple[str, str] | None = None
     protocols: list[tuple[str, bytes]] = field(default_factory=list)
     generation: int = -1
+    synced: int = -1
     joined: bool = False
     pending: bool = False
     held: str = ""
