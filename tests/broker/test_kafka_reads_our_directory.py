@@ -56,6 +56,7 @@ def written(directory: Path) -> list[str]:
     partition.produce(batch, now_ms=now_ms, acks=-1)
     marker = end_txn_marker(commit=False, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=now_ms)
     partition.append_coordinator(marker)
+    world.snapshots.write()
     flush.run()
     world.close()
     features = ["FEATURE_LEVEL_RECORD"] * len(SUPPORTED_FEATURES) + ["REGISTER_BROKER_RECORD"]
@@ -82,3 +83,27 @@ def test_the_dump_tool_decodes_every_record(
     assert output.count("isvalid: true") == 3
     assert "partitionLeaderEpoch: 13" in output
     assert "endTxnMarker: ABORT" in output
+
+
+def test_the_dump_tool_decodes_the_snapshot(
+    kafka_installation: Callable[[str], KafkaInstallation],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """As one that Kafka wrote: header, every record, footer. A removed topic is in it as its life and its end."""
+    written(tmp_path)
+    (snapshot,) = (tmp_path / "__cluster_metadata-0").glob("*.checkpoint")
+    output = kafka_installation(VERSION).tool("dump-log", "--cluster-metadata-decoder", "--files", str(snapshot)).stdout
+    assert f"Dumping {snapshot}" in output
+    assert "Snapshot end offset: " in output
+    lines = [line for line in output.splitlines() if line.startswith("|")]
+    assert "SnapshotHeader" in lines[0]
+    assert "SnapshotFooter" in lines[-1]
+    assert output.count("isvalid: true") == 3
+    payloads = [json.loads(line.partition("payload: ")[2]) for line in lines[1:-1]]
+    features = [payload["data"]["name"] for payload in payloads if payload["type"] == "FEATURE_LEVEL_RECORD"]
+    assert features[0] == "metadata.version"
+    rest = [payload["type"] for payload in payloads if payload["type"] != "FEATURE_LEVEL_RECORD"]
+    removed = ["TOPIC_RECORD", "PARTITION_RECORD", "REMOVE_TOPIC_RECORD"]
+    topic = ["TOPIC_RECORD", "PARTITION_RECORD", "PARTITION_RECORD", "CONFIG_RECORD"]
+    assert rest == ["REGISTER_BROKER_RECORD", *removed, *topic, "CONFIG_RECORD", "PRODUCER_IDS_RECORD"]
+    assert [payload["data"]["leaderEpoch"] for payload in payloads if payload["type"] == "PARTITION_RECORD"][1] == 13
