@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from conformance.peers.kafka import KafkaBroker
 from conformance.peers.waiting import eventually
-from conformance.wire.client import Broker
+from conformance.wire.client import Broker, Topic
 from tests.integration.watching import topic_of
 
 PREFIX = "it"
@@ -192,6 +192,18 @@ def wait_until_quiet(source: Source) -> None:
     eventually(quiet, what="quiet source", timeout_s=60)
 
 
+def _stuck(bootstrap: str, topic: str, partition: int, count: int) -> str:
+    """What the broker says of its end while a reader of it waits."""
+    broker = Broker(bootstrap)
+    described = broker.describe_topic(topic)
+    asked = Topic(topic, described.topic_id, len(described.partitions))
+    ends = [broker.list_offset(asked, -1, partition=partition, isolation_level=level) for level in (0, 1)]
+    return (
+        f"{topic}-{partition} at {bootstrap}: neither a record nor the end within 30 s after {count} records; "
+        f"high watermark and last stable offset: {[(row.error_code, row.offset) for row in ends]}; {described}"
+    )
+
+
 def read_with_librdkafka(
     bootstrap: str, topic: str, partition: int, isolation_level: int
 ) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -208,7 +220,7 @@ def read_with_librdkafka(
     try:
         while True:
             message: Any = consumer.poll(30)
-            assert message is not None, f"{topic}-{partition}: neither a record nor the end within 30 s"
+            assert message is not None, _stuck(bootstrap, topic, partition, len(found))
             if message.error():
                 assert message.error().code() == -191, message.error()  # the end of the partition
                 return found
