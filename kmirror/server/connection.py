@@ -26,9 +26,18 @@ import trio
 
 from kmirror.effects import Promise
 from kmirror.errors import DecodeError, DiskFailure
-from kmirror.limits import LAST_REPLIES_MS, OUTBOX_BYTES, REPLY_QUEUE_ENTRIES, TURN_MS
+from kmirror.limits import (
+    LAST_REPLIES_MS,
+    MAX_ANSWER_ROWS,
+    MAX_REQUEST_ROWS,
+    OUTBOX_BYTES,
+    REPLY_QUEUE_ENTRIES,
+    ROWS_ON_LOOP,
+    TURN_MS,
+)
 from kmirror.protocol import registry
 from kmirror.protocol.frames import parse_request_header, response_frame
+from kmirror.protocol.row_count import row_count
 from kmirror.server.context import CloseConnection, Peer, RequestContext
 from kmirror.server.receive import BadFrame, PeerClosed, Receiver
 from kmirror.server.send import Outbox, Piece, SendFailed
@@ -128,8 +137,9 @@ class Connection:
             self._refuse(header.api_key, header.api_version, header.correlation_id)
             return
         if kept is None and not route.keeps_nothing:
-            frame = bytes(frame)
-        request, _ = route.decode(frame, position, len(frame))
+            request = await self._decode_large(route, frame, position)
+        else:
+            request, _ = route.decode(frame, position, len(frame))
         context = RequestContext(self._server.world, self.peer, header.api_version, header.client_id)
         work = None if route.prepare is None else route.prepare(context, request)
         if work is not None:
@@ -150,8 +160,33 @@ class Connection:
             return
         if isinstance(answer, Promise):
             self._defer(route, header.correlation_id, answer)
-        else:
+        elif route.few_rows or (count := row_count(answer, MAX_ANSWER_ROWS)) <= ROWS_ON_LOOP:
             self._reply(response_frame(route.api, route.version, header.correlation_id, answer))
+        else:
+            if count > MAX_ANSWER_ROWS:
+                raise CloseConnection(f"the answer to {route.api.name} has more than {MAX_ANSWER_ROWS} rows")
+            self._reply(await self._encode_large(route, header.correlation_id, answer))
+
+    async def _decode_large(self, route: Route, frame: bytes | memoryview, position: int) -> Any:
+        """A request with long lists takes long to decode, and what it asks for takes longer."""
+        decoded: list[Any] = []
+
+        def decode() -> None:
+            request, _ = route.decode(bytes(frame), position, len(frame))
+            if row_count(request, MAX_REQUEST_ROWS) > MAX_REQUEST_ROWS:
+                raise CloseConnection(f"{route.api.name} has more than {MAX_REQUEST_ROWS} rows")
+            decoded.append(request)
+
+        await self._flush()
+        await self._server.in_thread(decode)
+        return decoded[0]
+
+    async def _encode_large(self, route: Route, correlation_id: int, answer: Any) -> list[Piece]:
+        encoded: list[list[Piece]] = []
+        await self._server.in_thread(
+            lambda: encoded.append(response_frame(route.api, route.version, correlation_id, answer))
+        )
+        return encoded[0]
 
     def _handle_now(self, route: Route, context: RequestContext, request: Any) -> Any:
         server = self._server

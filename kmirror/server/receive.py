@@ -21,12 +21,15 @@ import trio
 
 from kmirror.limits import (
     LARGE_FRAME_BUFFER_BYTES,
+    MAX_REQUEST_BYTES_WITHOUT_RECORDS,
     POOLED_BUFFERS_BYTES,
     READS_BEFORE_CHECKPOINT,
     RECEIVE_BUFFER_BYTES,
 )
 
 _SIZE = struct.Struct(">i")
+_SIZE_AND_KEY = struct.Struct(">ih")
+PRODUCE_KEY = 0
 
 
 class BadFrame(Exception):
@@ -144,10 +147,17 @@ class Receiver:
         return bytes(self._view[first : first + size_bytes])
 
     def large_size_bytes(self) -> int | None:
-        """Size of the frame that begins the buffer when it cannot fit there, else None. After `next_small` only."""
-        if self._end - self._start < 4:
+        """Size of the frame that begins the buffer when it cannot fit there, else None. After `next_small` only.
+
+        Raises BadFrame when it is larger than its API could need: what is in it is not even read.
+        """
+        if self._end - self._start < _SIZE_AND_KEY.size:
             return None
-        (size_bytes,) = _SIZE.unpack_from(self._buffer, self._start)
+        size_bytes, api_key = _SIZE_AND_KEY.unpack_from(self._buffer, self._start)
+        if size_bytes > MAX_REQUEST_BYTES_WITHOUT_RECORDS and api_key != PRODUCE_KEY:
+            raise BadFrame(
+                f"a request of {size_bytes} bytes to API {api_key}: more than {MAX_REQUEST_BYTES_WITHOUT_RECORDS}"
+            )
         return size_bytes if size_bytes > RECEIVE_BUFFER_BYTES - 4 else None
 
     async def fill(self) -> None:

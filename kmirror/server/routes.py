@@ -15,7 +15,7 @@ from kmirror.server.handlers import MIRROR_FEATURE, TABLE
 class Route:
     """Everything that a connection needs to answer one API at one version."""
 
-    __slots__ = ("api", "decode", "handle", "is_async", "keeps_nothing", "prepare", "version")
+    __slots__ = ("api", "decode", "few_rows", "handle", "is_async", "keeps_nothing", "prepare", "version")
 
     def __init__(self, api: registry.Api, version: int, module: Any) -> None:
         self.api = api
@@ -25,6 +25,8 @@ class Route:
         self.is_async = inspect.iscoroutinefunction(module.handle)
         self.keeps_nothing: bool = getattr(module, "KEEPS_NOTHING", False)
         """Whether no view of the request outlives the handler, so that its frame may lie in a reused buffer."""
+        self.few_rows: bool = getattr(module, "FEW_ROWS", False)
+        """Whether its answers are left uncounted: the busiest APIs, whose rows cost the client more than us."""
         self.prepare: Callable[[Any, Any], Callable[[], None] | None] | None = getattr(module, "prepare", None)
         """Called before `handle`; what it returns is work for a thread, and the connection waits for it."""
 

@@ -6,7 +6,8 @@ for (measured: they cost 8 to 30 microseconds each).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import trio
@@ -84,3 +85,10 @@ async def _all(promises: Sequence[Promise[Any]]) -> None:
     for promise in promises:
         if not promise.done:
             await parked(lambda wake: promise.then(lambda _: wake()))  # noqa: B023 - called before the next turn
+
+
+def parts(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of at most `size` rows, none when there are none: what is done between two turns."""
+    left = iter(rows)
+    while part := list(islice(left, size)):
+        yield part

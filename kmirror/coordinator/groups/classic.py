@@ -24,6 +24,7 @@ from kmirror.coordinator.groups.messages import (
 )
 from kmirror.effects import Promise
 from kmirror.errors import ApiError, DecodeError
+from kmirror.limits import GROUP_SUBSCRIPTIONS_READ_BYTES
 from kmirror.protocol.compile import decode
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal.consumer_offsets import GroupMember, GroupMetadataValue
@@ -80,6 +81,8 @@ class ClassicGroup:
         """This generation's assignment is being stored: a leader that sends another one is too late."""
         self.new_member_added = False
         """Somebody joined during the initial delay, which is a reason to wait for more."""
+        self.metadata_bytes = 0
+        """What all members say to all their protocols."""
         self._supporters: dict[str, int] = {}
         self._awaiting_join: set[str] = set()
 
@@ -321,6 +324,7 @@ class ClassicGroup:
         return False
 
     def _count(self, member: Member, change: int) -> None:
+        self.metadata_bytes += change * sum(len(protocol.metadata) for protocol in member.protocols)
         for name in member.protocol_names:
             count = self._supporters.get(name, 0) + change
             if count:
@@ -335,9 +339,12 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
+        subscriptions = [member.metadata(self.protocol_name) for member in self.members.values()]
+        if sum(map(len, subscriptions)) > GROUP_SUBSCRIPTIONS_READ_BYTES:
+            return None
         topics: set[str] = set()
-        for member in self.members.values():
-            subscribed = subscribed_topics(member.metadata(self.protocol_name))
+        for subscription in subscriptions:
+            subscribed = subscribed_topics(subscription)
             if subscribed is None:
                 return None
             topics.update(subscribed)

@@ -14,7 +14,14 @@ from kmirror.coordinator.groups.member import Member
 from kmirror.coordinator.groups.messages import NO_MEMBER, JoinAnswer, JoinRequest, SyncAnswer
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
-from kmirror.limits import GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS
+from kmirror.limits import (
+    GROUP_METADATA_MAX_BYTES,
+    GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS,
+    MAX_STRING_BYTES,
+    MEMBER_METADATA_MAX_BYTES,
+    MEMBER_PROTOCOLS_MAX,
+    PENDING_MEMBERS_MAX,
+)
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal.consumer_offsets import GroupMetadataValue
 
@@ -31,6 +38,8 @@ def join(groups: Groups, request: JoinRequest, answer: Answer, now_ms: int) -> N
         code = ErrorCode.INVALID_GROUP_ID
     elif not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
         code = ErrorCode.INVALID_SESSION_TIMEOUT
+    elif len(request.protocols) > MEMBER_PROTOCOLS_MAX or request.metadata_bytes > MEMBER_METADATA_MAX_BYTES:
+        code = ErrorCode.INVALID_REQUEST
     group = groups.table.get(request.group_id)
     is_newcomer = request.member_id == NO_MEMBER
     if code is ErrorCode.NONE and group is None and not is_newcomer:
@@ -62,6 +71,9 @@ def _create(groups: Groups, group_id: str, now_ms: int) -> ClassicGroup:
 
 def _has_room(groups: Groups, group: ClassicGroup, member_id: str) -> bool:
     """While a rebalance is prepared those who wait are counted: so the last ones to join are the ones too many."""
+    is_crowded = len(group.pending) >= PENDING_MEMBERS_MAX or group.metadata_bytes > GROUP_METADATA_MAX_BYTES
+    if is_crowded and member_id not in group.members and member_id not in group.pending:
+        return False
     if group.state is State.EMPTY or len(group.members) < groups.limits.max_size:
         return True
     member = group.members.get(member_id)
@@ -75,7 +87,7 @@ def _has_room(groups: Groups, group: ClassicGroup, member_id: str) -> bool:
 
 def _join_new(groups: Groups, group: ClassicGroup, request: JoinRequest, answer: Answer, now_ms: int) -> None:
     prefix = request.client_id if request.instance_id is None else request.instance_id
-    member_id = f"{prefix}-{groups.new_id()}"
+    member_id = _member_id(prefix, groups.new_id())
     if request.instance_id is not None:
         if request.instance_id in group.instances:
             _return_static(groups, group, request, member_id, answer, now_ms)
@@ -91,6 +103,12 @@ def _join_new(groups: Groups, group: ClassicGroup, request: JoinRequest, answer:
         groups.reply(answer, JoinAnswer(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
     else:
         _add(groups, group, request, member_id, answer, now_ms)
+
+
+def _member_id(prefix: str, unique: str) -> str:
+    """As Kafka makes it. The longest prefixes are cut, since the id is a string on the wire and in the log too."""
+    room_bytes = MAX_STRING_BYTES - len(unique) - 1
+    return f"{prefix.encode()[:room_bytes].decode(errors='ignore')}-{unique}"
 
 
 def _add(

@@ -38,6 +38,10 @@ class JoinRequest:
     """From JoinGroup 9 on: a static leader that comes back is told not to assign again (KIP-814)."""
     reason: str | None = None
 
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(len(protocol.metadata) for protocol in self.protocols)
+
 
 class JoinedMember(NamedTuple):
     """A member as the leader sees it; `metadata` is for the protocol that was chosen."""

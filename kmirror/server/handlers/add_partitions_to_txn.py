@@ -17,7 +17,6 @@ from __future__ import annotations
 from kmirror.broker.metadata import INTERNAL_TOPICS
 from kmirror.coordinator.transactions import Answer, Place, Producer
 from kmirror.effects import Promise
-from kmirror.errors import ApiError
 from kmirror.protocol.api.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -29,7 +28,7 @@ from kmirror.protocol.api.add_partitions_to_txn import (
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
 from kmirror.server.transaction_codes import for_version
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, settled
 from kmirror.storage.log import LogMode
 
 VERSIONS = (0, 5)
@@ -40,16 +39,17 @@ _FIRST_VERSION_OF_BROKERS = 4
 
 async def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     if context.api_version >= _FIRST_VERSION_OF_BROKERS:
-        begun = [(transaction, _begin(context, transaction)) for transaction in request.transactions]
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(
-                    transactional_id=transaction.transactional_id,
-                    topic_results=await _rows(context, transaction, outcome),
-                )
-                for transaction, outcome in begun
-            ]
-        )
+        turn = Turn()
+        begun = []
+        for transaction in request.transactions:
+            await turn.let_others()
+            begun.append((transaction, _begin(context, transaction)))
+        results = []
+        for transaction, outcome in begun:
+            await turn.let_others()
+            rows = await _rows(context, transaction, outcome)
+            results.append(AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=rows))
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -88,11 +88,10 @@ def _refusal(context: RequestContext, place: Place) -> ErrorCode | None:
     topic_name, index = place
     if context.api_version < _FIRST_VERSION_OF_BROKERS and topic_name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    try:
-        partition = context.world.partition(topic_name, index)
-    except ApiError as error:
-        return ErrorCode(error.code)
-    return None if partition.mode is LogMode.WRITABLE else ErrorCode.READ_ONLY_TOPIC
+    topic = context.world.image.topics_by_name.get(topic_name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return None if topic.partitions[index].mode is LogMode.WRITABLE else ErrorCode.READ_ONLY_TOPIC
 
 
 async def _codes(

@@ -14,16 +14,21 @@ from kmirror.broker.group_offsets import client_code
 from kmirror.errors import ApiError
 from kmirror.protocol.api.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, settled
 
 VERSIONS = (0, 3)
 
 
 async def handle(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     groups = context.world.groups
-    deleting = [(group_id, groups.delete(group_id)) for group_id in dict.fromkeys(request.groups_names)]
+    turn = Turn()
+    deleting = []
+    for group_id in dict.fromkeys(request.groups_names):
+        await turn.let_others()
+        deleting.append((group_id, groups.delete(group_id)))
     results = []
     for group_id, promise in deleting:
+        await turn.let_others()
         try:
             code = await settled(promise)
         except ApiError as error:

@@ -12,6 +12,7 @@ Deviations: none.
 from __future__ import annotations
 
 from kmirror.coordinator.groups.messages import Description
+from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -21,7 +22,7 @@ from kmirror.protocol.api.describe_groups import (
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.authorized import GROUP_OPERATIONS, NOT_ASKED
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, parts, settled
 
 VERSIONS = (0, 6)
 
@@ -29,12 +30,17 @@ _FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
 async def handle(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    found = await settled(context.world.groups.describe(request.groups))
+    """A group that is named again shares its row: it may have thousands of members."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     tells_missing = context.api_version >= _FIRST_VERSION_WITH_NOT_FOUND
-    return DescribeGroupsResponse(
-        groups=[_row(group, operations) if group.exists or not tells_missing else _missing(group) for group in found]
-    )
+    turn = Turn()
+    rows: dict[str, DescribedGroup] = {}
+    for asked in parts(dict.fromkeys(request.groups), ROWS_PER_TURN):
+        await turn.let_others()
+        for group in await settled(context.world.groups.describe(asked)):
+            missing = tells_missing and not group.exists
+            rows[group.group_id] = _missing(group) if missing else _row(group, operations)
+    return DescribeGroupsResponse(groups=[rows[group_id] for group_id in request.groups])
 
 
 def _row(group: Description, operations: int) -> DescribedGroup:

@@ -20,20 +20,23 @@ from kmirror.protocol.api.describe_producers import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
+from kmirror.server.waiting import Turn
 
 VERSIONS = (0, 0)
 
 
-def handle(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersTopicResponse(
-                name=topic.name,
-                partitions=[_partition(context, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+async def handle(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """A partition that is named again shares its row: it may have a hundred thousand producers."""
+    turn = Turn()
+    topics: list[DescribeProducersTopicResponse] = []
+    for topic in request.topics:
+        rows: dict[int, DescribeProducersPartitionResponse] = {}
+        for index in dict.fromkeys(topic.partition_indexes):
+            await turn.let_others()
+            rows[index] = _partition(context, topic.name, index)
+        partitions = [rows[index] for index in topic.partition_indexes]
+        topics.append(DescribeProducersTopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
 def _partition(context: RequestContext, topic_name: str, index: int) -> DescribeProducersPartitionResponse:

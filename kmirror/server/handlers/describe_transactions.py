@@ -20,19 +20,22 @@ from kmirror.protocol.api.describe_transactions import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled_until
+from kmirror.server.waiting import Turn, settled
 
 VERSIONS = (0, 0)
 
 
 async def handle(context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    """An id that is named again shares its row: its transaction may have thousands of partitions."""
     transactions = context.world.transactions
-    names = request.transactional_ids
-    response = DescribeTransactionsResponse(
-        transaction_states=[_state(name, transactions.machine.get(name)) for name in names]
-    )
-    await settled_until([transactions.when_durable(name) for name in names if not transactions.is_durable(name)])
-    return response
+    turn = Turn()
+    rows: dict[str, DescribeTransactionsState] = {}
+    for name in dict.fromkeys(request.transactional_ids):
+        await turn.let_others()
+        rows[name] = _state(name, transactions.machine.get(name))
+        if not transactions.is_durable(name):
+            await settled(transactions.when_durable(name))
+    return DescribeTransactionsResponse(transaction_states=[rows[name] for name in request.transactional_ids])
 
 
 def _state(name: str, entry: Transaction | None) -> DescribeTransactionsState:

@@ -25,6 +25,7 @@ from kmirror.server.context import RequestContext
 from kmirror.server.waiting import parked
 
 VERSIONS = (4, 18)
+FEW_ROWS = True
 
 
 async def handle(context: RequestContext, request: FetchRequest) -> FetchResponse:

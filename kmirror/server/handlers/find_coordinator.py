@@ -17,6 +17,7 @@ from kmirror.broker.metadata import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kmirror.protocol.api.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
+from kmirror.server.waiting import Turn
 
 VERSIONS = (0, 6)
 
@@ -26,11 +27,14 @@ _FIRST_VERSION_WITH_KEYS = 4
 _FIRST_VERSION_WITH_SHARE = 6
 
 
-def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if context.api_version >= _FIRST_VERSION_WITH_KEYS:
-        return FindCoordinatorResponse(
-            coordinators=[_find(context, request.key_type, key) for key in request.coordinator_keys]
-        )
+        turn = Turn()
+        found_all: list[Coordinator] = []
+        for key in request.coordinator_keys:
+            await turn.let_others()
+            found_all.append(_find(context, request.key_type, key))
+        return FindCoordinatorResponse(coordinators=found_all)
     found = _find(context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,

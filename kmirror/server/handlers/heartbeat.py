@@ -16,6 +16,7 @@ from kmirror.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kmirror.server.context import RequestContext
 
 VERSIONS = (0, 4)
+FEW_ROWS = True
 
 
 def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:

@@ -12,7 +12,9 @@ connection is answered meanwhile.
 
 Deviations: a second JoinGroup of a member that waits gets the answer that the first gets; Kafka never answers the
 first. The generation after 2147483647 is 0, where Kafka goes on with negative ones. group.initial.rebalance.delay.ms is
-0 unless set.
+0 unless set. A member with more than 1000 protocols or 4 MiB of metadata is refused (INVALID_REQUEST), and new members
+of a group with 64 MiB of it, or with 10,000 ids that nobody has joined with, are too (GROUP_MAX_SIZE_REACHED). A
+member id of more than 32,767 bytes is shortened.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ Deviations: none.
 from __future__ import annotations
 
 from kmirror.broker.group_offsets import client_code
-from kmirror.coordinator.groups.messages import LeaveRequest, Leaving
+from kmirror.coordinator.groups.messages import LeaveAnswer, LeaveRequest, Leaving, Left
 from kmirror.errors import ApiError
+from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, parts, settled
 
 VERSIONS = (0, 5)
 
@@ -30,7 +31,7 @@ async def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGr
     else:
         leaving = (Leaving(request.member_id),)
     try:
-        answer = await settled(context.world.groups.leave(LeaveRequest(group_id=request.group_id, members=leaving)))
+        answer = await _leave(context, request.group_id, leaving)
     except ApiError as error:
         return LeaveGroupResponse(error_code=client_code(error.code))
     if not has_members:
@@ -43,3 +44,18 @@ async def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGr
             for left in answer.members
         ],
     )
+
+
+async def _leave(context: RequestContext, group_id: str, leaving: tuple[Leaving, ...]) -> LeaveAnswer:
+    """Raises ApiError. Very many go in several steps."""
+    if not leaving:
+        return await settled(context.world.groups.leave(LeaveRequest(group_id=group_id, members=())))
+    turn = Turn()
+    error_code = 0
+    left: list[Left] = []
+    for some in parts(leaving, ROWS_PER_TURN):
+        await turn.let_others()
+        answer = await settled(context.world.groups.leave(LeaveRequest(group_id=group_id, members=tuple(some))))
+        error_code = error_code or answer.error_code
+        left += answer.members
+    return LeaveAnswer(error_code=error_code, members=tuple(left))

@@ -10,7 +10,7 @@ ILLEGAL_GENERATION. The retention of versions 2 to 4 is kept. Mirror topics may 
 is written to them (KIP-1279). Answered once the offsets are on disk.
 
 Deviations: Kafka answers NOT_COORDINATOR until a FindCoordinator has created __consumer_offsets; here the first commit
-creates it.
+creates it. More than 1000 partitions are committed in several batches, where Kafka writes one or refuses all.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FIRST_VERSION_WITH_IDS = 10
 
 
 async def handle(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    asked = AskedOffsets(context.world, request.topics, by_id=context.api_version >= _FIRST_VERSION_WITH_IDS)
+    asked = await AskedOffsets.of(context.world, request.topics, by_id=context.api_version >= _FIRST_VERSION_WITH_IDS)
     codes = await _commit(context, request, asked) if asked.rows else []
     return OffsetCommitResponse(
-        topics=asked.answer(OffsetCommitResponseTopic, OffsetCommitResponsePartition, codes),
+        topics=await asked.answer(OffsetCommitResponseTopic, OffsetCommitResponsePartition, codes),
     )
 
 
@@ -50,8 +50,8 @@ async def _commit(context: RequestContext, request: OffsetCommitRequest, asked: 
     offsets = context.world.groups.offsets
     try:
         await settled(offsets.usable())
-        return await settled(
-            offsets.commit(who, asked.rows, api_version=context.api_version, retention_ms=request.retention_time_ms)
-        )
     except ApiError as error:
         return [client_code(error.code)] * len(asked.rows)
+    return await asked.committed(
+        lambda rows: offsets.commit(who, rows, api_version=context.api_version, retention_ms=request.retention_time_ms)
+    )

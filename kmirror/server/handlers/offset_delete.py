@@ -15,6 +15,7 @@ from __future__ import annotations
 from kmirror.broker.group_offsets import client_code
 from kmirror.coordinator.groups.offsets import Place
 from kmirror.errors import ApiError
+from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -23,7 +24,7 @@ from kmirror.protocol.api.offset_delete import (
 )
 from kmirror.protocol.errors import ErrorCode
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, parts, settled
 
 VERSIONS = (0, 0)
 
@@ -32,7 +33,9 @@ async def handle(context: RequestContext, request: OffsetDeleteRequest) -> Offse
     image = context.world.image
     known: list[Place] = []
     rows: list[tuple[Place, int]] = []
+    turn = Turn()
     for topic in request.topics:
+        await turn.let_others()
         state = image.topics_by_name.get(topic.name)
         count = 0 if state is None else len(state.partitions)
         for asked in topic.partitions:
@@ -41,8 +44,12 @@ async def handle(context: RequestContext, request: OffsetDeleteRequest) -> Offse
                 known.append(place)
             else:
                 rows.append((place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    codes: list[int] = []
     try:
-        codes = await settled(context.world.groups.offsets.delete(request.group_id, known))
+        for places in parts(known, ROWS_PER_TURN) if known else [known]:
+            await turn.let_others()
+            some = await settled(context.world.groups.offsets.delete(request.group_id, places))
+            codes += some
     except ApiError as error:
         return OffsetDeleteResponse(error_code=client_code(error.code))
     topics: dict[str, OffsetDeleteResponseTopic] = {}

@@ -14,8 +14,11 @@ yet.
 
 from __future__ import annotations
 
-from kmirror.coordinator.groups.offsets import OffsetValue
-from kmirror.effects import Promise
+from collections.abc import Iterator
+from itertools import chain, repeat
+
+from kmirror.coordinator.groups.offsets import OffsetValue, Place
+from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -30,7 +33,7 @@ from kmirror.protocol.api.offset_fetch import (
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.uuids import ZERO
 from kmirror.server.context import RequestContext
-from kmirror.server.waiting import settled
+from kmirror.server.waiting import Turn, parts, settled
 
 VERSIONS = (1, 10)
 
@@ -40,7 +43,7 @@ _FIRST_VERSION_WITH_IDS = 10
 
 async def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.api_version >= _FIRST_VERSION_WITH_GROUPS:
-        groups = [await _group(context, group, stable=request.require_stable) for group in request.groups]
+        groups = await _groups(context, request.groups, stable=request.require_stable)
         return OffsetFetchResponse(groups=groups)
     asked = None
     if request.topics is not None:
@@ -51,6 +54,24 @@ async def handle(context: RequestContext, request: OffsetFetchRequest) -> Offset
     only = OffsetFetchRequestGroup(group_id=request.group_id, topics=asked)
     found = await _group(context, only, stable=request.require_stable)
     return OffsetFetchResponse(topics=[_old_form(topic) for topic in found.topics], error_code=found.error_code)
+
+
+async def _groups(
+    context: RequestContext, asked: list[OffsetFetchRequestGroup], *, stable: bool
+) -> list[OffsetFetchResponseGroup]:
+    """A group all of whose offsets are asked for more than once shares its row: it may have thousands."""
+    complete: dict[str, OffsetFetchResponseGroup] = {}
+    found: list[OffsetFetchResponseGroup] = []
+    turn = Turn()
+    for group in asked:
+        await turn.let_others()
+        row = complete.get(group.group_id) if group.topics is None else None
+        if row is None:
+            row = await _group(context, group, stable=stable)
+            if group.topics is None:
+                complete[group.group_id] = row
+        found.append(row)
+    return found
 
 
 async def _group(context: RequestContext, asked: OffsetFetchRequestGroup, *, stable: bool) -> OffsetFetchResponseGroup:
@@ -65,7 +86,9 @@ async def _everything(context: RequestContext, group_id: str, *, stable: bool) -
     by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
     topics: dict[str, OffsetFetchResponseTopics] = {}
     rows = await settled(context.world.groups.offsets.fetch_all(group_id, require_stable=stable))
+    turn = Turn()
     for (name, index), value in rows:
+        await turn.let_others()
         known = context.world.image.topics_by_name.get(name)
         if by_id and known is None:  # it has no id that could be told
             continue
@@ -80,28 +103,36 @@ async def _everything(context: RequestContext, group_id: str, *, stable: bool) -
 async def _listed(
     context: RequestContext, group_id: str, asked: list[OffsetFetchRequestTopics], *, stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    """All topics are read before any is waited for: of a commit that comes meanwhile nothing is told, not a part."""
+    """All topics are read in one look: of a commit that comes meanwhile nothing is told, not a part."""
     by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
-    reads: list[tuple[OffsetFetchResponseTopics, list[int], Promise[list[OffsetValue]]]] = []
-    unknown: list[OffsetFetchResponseTopics] = []
+    found: list[tuple[OffsetFetchResponseTopics, list[int]]] = []
+    unknown: list[tuple[OffsetFetchResponseTopics, list[int]]] = []
+    places: list[tuple[Place, bytes]] = []
+    turn = Turn()
     for topic in asked:
+        await turn.let_others()
         name, topic_id = topic.name, ZERO
         if by_id:
             topic_id = bytes(topic.topic_id)
             known = context.world.image.topics_by_id.get(topic_id)
             if known is None:
-                value = OffsetValue(error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-                rows = [_row(index, value) for index in topic.partition_indexes]
-                unknown.append(OffsetFetchResponseTopics(topic_id=topic_id, partitions=rows))
+                unknown.append((OffsetFetchResponseTopics(topic_id=topic_id), topic.partition_indexes))
                 continue
             name = known.name
-        places = [((name, index), topic_id) for index in topic.partition_indexes]
-        read = context.world.groups.offsets.fetch(group_id, places, require_stable=stable)
-        reads.append((OffsetFetchResponseTopics(name=name, topic_id=topic_id), topic.partition_indexes, read))
-    for row, indexes, read in reads:
-        values = await settled(read)
-        row.partitions = [_row(index, value) for index, value in zip(indexes, values, strict=True)]
-    return [*(row for row, _indexes, _read in reads), *unknown]
+        found.append((OffsetFetchResponseTopics(name=name, topic_id=topic_id), topic.partition_indexes))
+        places += [((name, index), topic_id) for index in topic.partition_indexes]
+    values = await settled(context.world.groups.offsets.fetch(group_id, places, require_stable=stable))
+    await _fill(found, iter(values))
+    await _fill(unknown, repeat(OffsetValue(error_code=ErrorCode.UNKNOWN_TOPIC_ID)))
+    return [row for row, _indexes in chain(found, unknown)]
+
+
+async def _fill(rows: list[tuple[OffsetFetchResponseTopics, list[int]]], values: Iterator[OffsetValue]) -> None:
+    turn = Turn()
+    for row, indexes in rows:
+        for some in parts(indexes, ROWS_PER_TURN):
+            await turn.let_others()
+            row.partitions += [_row(index, next(values)) for index in some]
 
 
 def _row(index: int, value: OffsetValue) -> OffsetFetchResponsePartitions:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kmirror.coordinator.transactions import Producer
 
 VERSIONS = (3, 13)
+FEW_ROWS = True
 KEEPS_NOTHING = True
 
 ADMIN_CLIENT_ID = "__admin_client"

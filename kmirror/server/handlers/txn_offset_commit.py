@@ -33,7 +33,7 @@ _FIRST_VERSION_WITH_IDS = 6
 
 
 async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    asked = AskedOffsets(context.world, request.topics, by_id=context.api_version >= _FIRST_VERSION_WITH_IDS)
+    asked = await AskedOffsets.of(context.world, request.topics, by_id=context.api_version >= _FIRST_VERSION_WITH_IDS)
     codes: list[int] = []
     if asked.rows:
         try:
@@ -41,7 +41,7 @@ async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Tx
         except ApiError as error:
             codes = [client_code(error.code)] * len(asked.rows)
     return TxnOffsetCommitResponse(
-        topics=asked.answer(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, codes)
+        topics=await asked.answer(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, codes)
     )
 
 
@@ -59,6 +59,6 @@ async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, aske
         generation=request.generation_id_or_member_epoch,
         instance_id=request.group_instance_id,
     )
-    return await settled(
-        offsets.commit_transactional(who, asked.rows, request.transactional_id, producer, api_version=version)
+    return await asked.committed(
+        lambda rows: offsets.commit_transactional(who, rows, request.transactional_id, producer, api_version=version)
     )
