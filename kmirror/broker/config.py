@@ -241,7 +241,9 @@ class BrokerConfig:
             raise ConfigError("listeners: at least one listener for clients is needed")
         for listener in self.listeners:
             if listener.security_protocol != "PLAINTEXT":
-                raise ConfigError(f"listeners: {listener.name} is {listener.security_protocol}. {table.SECURITY}")
+                raise ConfigError(
+                    f"listeners: {listener.name} speaks {listener.security_protocol}, but {table.SECURITY}"
+                )
         for listener in self.advertised_listeners:
             if listener.name not in {known.name for known in self.listeners}:
                 raise ConfigError(f"advertised.listeners: {listener.name} is not in listeners")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kmirror.broker import mirror_seam as seam
-from kmirror.broker.metadata import MIRROR_STATE_TOPIC, TopicState
+from kmirror.broker.metadata import INTERNAL_TOPICS, MIRROR_STATE_TOPIC, TopicState
 from kmirror.broker.mirror_partition import MirroredPartition
 from kmirror.broker.mirror_waiting import StartOperation, StopOperation, failed, gather, write_configs
 from kmirror.broker.topic_admin import CreateTopicSpec
@@ -247,6 +247,9 @@ def start_topic(
 def _start_topic(
     mirrors: Mirrors, mirror: Mirror, topic: seam.StartTopic, *, force: bool, start_from: int
 ) -> Promise[seam.TopicResult]:
+    if topic.name in INTERNAL_TOPICS:
+        text = f"topic {topic.name} is each cluster's own: what groups have committed comes along without it"
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     running = next((o for o in mirrors.operations if isinstance(o, StartOperation) and o.topic == topic.name), None)
     if running is not None:
         if topic.name in mirror.candidates:

@@ -7,6 +7,7 @@ a command line did: those are `Failure`s with a next step. A traceback means a b
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "group": ("group", "List, describe, move and delete consumer groups."),
     "config": ("config", "Show and change settings of topics, brokers and mirrors."),
     "produce": ("produce", "Write the lines of standard input to a topic."),
-    "consume": ("consume", "Print the records of a partition."),
+    "consume": ("consume", "Print the records of a topic."),
     "dump": ("dump", "Print what is in segment files, indexes, snapshots and checkpoints."),
     "dissect": ("dissect", "Explain the bytes of a frame or a record batch, field by field."),
     "demo": ("demo", "Mirror, verify, fail over and go back between two brokers, step by step."),
@@ -45,6 +46,14 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"kmirror.cli.{SUBCOMMANDS[cmd_name][0]}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], SUBCOMMANDS, n=1)
+        if near and args[0] not in SUBCOMMANDS and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{near[0]}'?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

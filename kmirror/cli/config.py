@@ -11,6 +11,7 @@ from kmirror.cli.failure import BadUsage
 from kmirror.cli.session import Session, check, connection_options, json_option, key_values
 from kmirror.protocol import mirror_numbers
 from kmirror.protocol.api import describe_configs, incremental_alter_configs
+from kmirror.protocol.errors import ErrorCode
 from kmirror.source.cluster import Cluster
 
 RESOURCE_TYPES = {"topic": 2, "broker": 4, "mirror": mirror_numbers.CONFIG_RESOURCE_TYPE}
@@ -32,6 +33,15 @@ SET, DELETE = 0, 1
 """IncrementalAlterConfigs operations."""
 
 resource_argument = click.argument("kind", type=click.Choice(list(RESOURCE_TYPES)))
+
+
+def _next_step(kind: str, name: str, code: int) -> str:
+    """What to do about the two usual mistakes."""
+    if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_CLUSTER_MIRROR):
+        return f"List what there is with: kmirror {kind} list"
+    if code == ErrorCode.INVALID_CONFIG:
+        return f"List the settings with: kmirror config describe {kind} {name} --all"
+    return ""
 
 
 @click.group("config")
@@ -56,7 +66,12 @@ def describe(session: Session, kind: str, name: str, show_all: bool, as_json: bo
         return (await cluster.request(request)).results[0]
 
     result = session.run(body)
-    check(result.error_code, result.error_message, f"{kind} {name} cannot be described")
+    check(
+        result.error_code,
+        result.error_message,
+        f"{kind} {name} cannot be described",
+        next_step=_next_step(kind, name, result.error_code),
+    )
     rows = [
         {
             "name": entry.name,
@@ -78,7 +93,7 @@ def describe(session: Session, kind: str, name: str, show_all: bool, as_json: bo
     )
 
 
-@command.command("alter")
+@command.command("alter", short_help="Set or remove settings; the others stay.")
 @resource_argument
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
@@ -108,5 +123,10 @@ def alter(session: Session, kind: str, name: str, settings: tuple[str, ...], rem
         return (await cluster.request(request)).responses[0]
 
     result = session.run(body)
-    check(result.error_code, result.error_message, f"{kind} {name} was not altered")
+    check(
+        result.error_code,
+        result.error_message,
+        f"{kind} {name} was not altered",
+        next_step=_next_step(kind, name, result.error_code),
+    )
     click.echo(f"Altered {kind} {name}.")

@@ -56,7 +56,7 @@ def command(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Print the records of a partition: key, value and where they are."""
+    """Print the records of a topic: partition and offset, key and value."""
     if start not in ("earliest", "latest") and not start.isdigit():
         raise BadUsage(f"--from {start} is neither earliest, latest nor an offset")
     if group_name is not None:
@@ -76,6 +76,8 @@ def command(
         return group_consume.run(session, options, as_json=as_json)
     if instance_id is not None:
         raise BadUsage("--instance-id needs --group")
+    if "," in topic:
+        raise BadUsage("several topics need --group", next_step="Give one topic, or read as a member: --group NAME.")
 
     async def body(cluster: Cluster) -> None:
         readers = await readers_of(cluster, topic, partition, start, ISOLATION[isolation])

@@ -23,14 +23,16 @@ from kmirror.cli.child_broker import ChildBroker, child_broker
 from kmirror.cli.demo_stage import WAITING, Plan, Stage, compare_all, create_and_start
 from kmirror.cli.display import print_table
 from kmirror.cli.dump import batch_line, record_line
-from kmirror.cli.failure import BadUsage, Failure
+from kmirror.cli.failure import BadUsage, CannotReach, Failure
 from kmirror.cli.mirror_status import Row, describe_one
 from kmirror.cli.partition_reader import PartitionReader
 from kmirror.cli.session import Session, code_name, comma_list, refusal, run_readably
 from kmirror.clock import SystemClock
+from kmirror.errors import DecodeError
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import Record, build_batch
 from kmirror.source.cluster import Cluster
+from kmirror.source.errors import PeerError
 
 MIRROR = "demo"
 OWN_RECORDS = 5
@@ -71,6 +73,8 @@ async def perform(stage: Stage, directory: Path, source: str | None, topics: lis
             plan = Plan(source, topics)
         origin = Session(plan.source).cluster()
         stack.callback(origin.close)
+        if source is not None:
+            await _reach(origin, source)
         application = await demo_groups.begin_at_source(stage, origin) if plan.written is not None else None
         counter = await stack.enter_async_context(byte_counter())
         settings = " ".join(f"--set {name}={value}" for name, value in demo_source.OFTEN.items())
@@ -103,6 +107,17 @@ async def perform(stage: Stage, directory: Path, source: str | None, topics: lis
             await demo_failback.fail_back(stage, plan, counter, application, origin, destination)
             demo_failback.what_was_cut(stage, plan, offset)
             await demo_failback.promote_again(stage, plan, origin)
+
+
+async def _reach(origin: Cluster, address: str) -> None:
+    """Raises CannotReach before anything has been begun."""
+    try:
+        await origin.metadata([])
+    except (PeerError, DecodeError) as error:
+        raise CannotReach(
+            f"cannot reach the source at {address}: {error}",
+            next_step="Check that it runs, and that --source names its address and a plain-text listener.",
+        ) from error
 
 
 @asynccontextmanager

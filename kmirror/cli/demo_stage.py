@@ -89,7 +89,7 @@ async def create_and_start(stage: Stage, cluster: Cluster, mirror: str, source: 
 
 
 async def _watch_lag(cluster: Cluster, mirror: str, names: set[str]) -> list[Row]:
-    """Wait for lag 0 with a bar per topic (on a terminal)."""
+    """Wait for lag 0, as long as anything arrives, with a bar per topic (on a terminal)."""
     columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"))
     with Progress(*columns, console=Console(), disable=not sys.stdout.isatty()) as progress:
         bars = {name: progress.add_task(name, total=None) for name in sorted(names)}
@@ -103,16 +103,20 @@ async def _watch_lag(cluster: Cluster, mirror: str, names: set[str]) -> list[Row
                     completed=sum(row["destination_offset"] or 0 for row in mine),
                 )
 
-        waited = await wait_for(
-            cluster,
-            mirror,
-            names,
-            reached=lambda row: bool(row["state"] == "MIRRORING" and row["lag"] == 0),
-            hopeless=failed_for_good,
-            timeout_s=WAITING.timeout_s,
-            watch=show,
-        )
-    return waited.rows
+        copied = -1
+        while True:
+            waited = await wait_for(
+                cluster,
+                mirror,
+                names,
+                reached=lambda row: bool(row["state"] == "MIRRORING" and row["lag"] == 0),
+                hopeless=failed_for_good,
+                timeout_s=WAITING.timeout_s,
+                watch=show,
+            )
+            before, copied = copied, sum(row["destination_offset"] or 0 for row in waited.rows)
+            if waited.reached or copied <= before or any(map(failed_for_good, waited.rows)):
+                return waited.rows
 
 
 async def compare_all(stage: Stage, source: Cluster, destination: Cluster, mirror: str) -> list[Result]:

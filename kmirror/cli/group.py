@@ -22,6 +22,18 @@ from kmirror.protocol.errors import ErrorCode
 from kmirror.source.calls import Partition
 from kmirror.source.cluster import Cluster
 
+STATES = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+)
+"""Of groups of any type; a broker may know others, so none is refused."""
+
 
 @click.group("group")
 def command() -> None:
@@ -37,6 +49,7 @@ def list_groups(session: Session, states: str | None, as_json: bool) -> None:
     wanted = {state.lower() for state in comma_list(states)}
     if states is not None and not wanted:
         raise BadUsage("--state names no state")
+    strange = wanted - {state.lower() for state in STATES}
 
     async def body(cluster: Cluster) -> list[Listed]:
         groups = await group_status.with_states(cluster, await group_status.listing(cluster))
@@ -59,11 +72,11 @@ def list_groups(session: Session, states: str | None, as_json: bool) -> None:
     print_table(
         ("GROUP", "TYPE", "PROTOCOL-TYPE", "STATE"),
         [(group.group, group.kind, group.protocol_type, group.state) for group in groups],
-        empty="no groups",
+        empty=f"no groups; Kafka's states are {', '.join(STATES)}" if strange else "no groups",
     )
 
 
-@command.command("describe")
+@command.command("describe", short_help="State, members, offsets and lag of groups.")
 @click.argument("names", metavar="[GROUP]...", nargs=-1)
 @click.option("--members", is_flag=True, help="The members and what each reads.")
 @json_option
@@ -94,7 +107,7 @@ def describe(session: Session, names: tuple[str, ...], members: bool, as_json: b
     return 0
 
 
-@command.command("offsets")
+@command.command("offsets", short_help="What a group has committed; --delete removes it.")
 @click.argument("name", metavar="GROUP")
 @click.option("--topics", metavar="LIST", help="Only these: names or regular expressions, separated by commas.")
 @click.option("--delete", "delete_them", is_flag=True, help="Delete them, so that the group begins anew there.")

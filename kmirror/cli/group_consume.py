@@ -80,7 +80,10 @@ def run(session: Session, options: Options, *, as_json: bool) -> int:
                 await reading.run()
                 nursery.cancel_scope.cancel()
         if ended_by:
-            note(f"stopped; group {options.group} left")
+            if options.instance_id is None:
+                note(f"stopped; group {options.group} left")
+            else:
+                note(f"stopped; {options.instance_id} stays in group {options.group} until its session times out")
         return 128 + ended_by if ended_by else 0
 
     return session.run(body)

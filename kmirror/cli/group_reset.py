@@ -93,9 +93,13 @@ async def partitions_of(
 def check_inactive(group: Group) -> None:
     """Raises Failure when the group has members."""
     if group.state not in INACTIVE:
+        step = f"Stop them first; who they are: kmirror group describe {group.group} --members"
+        if any(member.instance_id for member in group.members):
+            step += "\nOne with an INSTANCE-ID stays a member after its end until its session times out."
+        count = len(group.members)
         raise Failure(
-            f"group {group.group} is {group.state}: its {len(group.members)} members would go on from their own places",
-            next_step=f"Stop them first; who they are: kmirror group describe {group.group} --members",
+            f"group {group.group} is {group.state}: {count} member{'s' * (count != 1)} would go on where they are",
+            next_step=step,
         )
 
 

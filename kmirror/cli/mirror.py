@@ -41,7 +41,14 @@ def topics_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout and --no-wait, handed on as one `waiting`."""
 
-    @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=DEFAULT_TIMEOUT_S, show_default=True)
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0),
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for the state.",
+    )
     @click.option("--no-wait", is_flag=True, help="Return once the broker has accepted.")
     @functools.wraps(function)
     def with_waiting(*args: Any, timeout_s: float, no_wait: bool, **kwargs: Any) -> Any:
@@ -83,7 +90,7 @@ def report(outcome: Outcome) -> int:
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A mirror setting; may be repeated.")
 @click.option("--topics", metavar="LIST", help="Stored as topics.include: names or regular expressions.")
-@click.option("--exclude", metavar="LIST", help="Stored as topics.exclude.")
+@click.option("--exclude", metavar="LIST", help="Stored as topics.exclude.  [default: __.*]")
 @click.option("--start", "start_now", is_flag=True, help="Start the topics of --topics at once.")
 @waiting_options
 @connection_options
@@ -125,7 +132,12 @@ def create(
 @command.command("start")
 @click.argument("name")
 @topics_option
-@click.option("--from", "start_from", metavar="earliest|latest|TIMESTAMP", help="Where an empty topic begins.")
+@click.option(
+    "--from",
+    "start_from",
+    metavar="earliest|latest|TIME",
+    help="Where an empty topic begins. TIME: 2026-11-30T12:00:00 (UTC)",
+)
 @click.option("--replace", is_flag=True, help="Allow local data that does not come from this source to be cut away.")
 @waiting_options
 @connection_options
@@ -147,7 +159,7 @@ def start(session: Session, name: str, topics: str, start_from: str | None, repl
     return report(session.run(body))
 
 
-@command.command("stop")
+@command.command("stop", short_help="Fail over now, with what has arrived.")
 @click.argument("name")
 @topics_option
 @waiting_options
@@ -208,13 +220,13 @@ def resume(session: Session, name: str, topics: str, waiting: Waiting) -> int:
     return report(session.run(body))
 
 
-@command.command("recover")
+@command.command("recover", short_help="Let what has FAILED go on at once.")
 @click.argument("name")
 @topics_option
 @waiting_options
 @connection_options
 def recover(session: Session, name: str, topics: str, waiting: Waiting) -> int:
-    """Start again what has FAILED; partitions that have not are left alone."""
+    """Let what has FAILED go on at once in the state it failed from; partitions that have not failed are left alone."""
     items = topic_list(topics)
 
     async def body(cluster: Cluster) -> Outcome:

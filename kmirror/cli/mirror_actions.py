@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import trio
@@ -70,7 +70,16 @@ async def create(cluster: Cluster, name: str, configs: dict[str, str], source: C
         ],
     )
     response = await cluster.request(request)
-    check(response.error_code, response.error_message, f"mirror {name} was not created")
+    steps = {
+        ErrorCode.CLUSTER_MIRROR_ALREADY_EXISTS: f"Change it with: kmirror config alter mirror {name} --set KEY=VALUE",
+        ErrorCode.INVALID_CONFIG: "The settings of a mirror are listed in docs/MIRRORING.md, Configuration.",
+    }
+    check(
+        response.error_code,
+        response.error_message,
+        f"mirror {name} was not created",
+        next_step=next((step for code, step in steps.items() if code == response.error_code), ""),
+    )
 
 
 async def listing(cluster: Cluster) -> list[Row]:
@@ -89,12 +98,15 @@ async def listing(cluster: Cluster) -> list[Row]:
 
 async def delete(cluster: Cluster, name: str) -> None:
     response = await cluster.request(DeleteClusterMirrorRequest(mirror_name=name))
-    step = f"Stop its topics first: kmirror mirror stop {name} --topics '.*'"
+    steps = {
+        ErrorCode.CLUSTER_MIRROR_NOT_EMPTY: f"Stop its topics first: kmirror mirror stop {name} --topics '.*'",
+        ErrorCode.UNKNOWN_CLUSTER_MIRROR: "List what there is with: kmirror mirror list",
+    }
     check(
         response.error_code,
         response.error_message,
         f"mirror {name} was not deleted",
-        next_step=step if response.error_code == ErrorCode.CLUSTER_MIRROR_NOT_EMPTY else "",
+        next_step=next((step for code, step in steps.items() if code == response.error_code), ""),
     )
 
 
@@ -112,7 +124,8 @@ async def start(
     waiting: Waiting,
 ) -> Outcome:
     mirror = await describe_one(cluster, name)
-    excluded = await _excluded(cluster, name)
+    # a start takes its own items out of topics.exclude again, where a stop of the same pattern may have put them
+    excluded = [item for item in await _excluded(cluster, name) if item not in items]
     found = await mirror_source.resolve(mirror.source_bootstrap, properties, items, excluded)
     outcome = Outcome()
     if found.reason:
@@ -144,7 +157,10 @@ async def start(
 
 
 def start_point(text: str | None) -> int:
-    """`earliest`, `latest` or a time (ms since 1970, or ISO 8601), as ListOffsets names them. Raises BadUsage."""
+    """`earliest`, `latest` or a time, as ListOffsets names them. Raises BadUsage.
+
+    A time is ms since 1970 or ISO 8601, UTC where it names no zone, as in `group reset --to`.
+    """
     if text is None or text == "earliest":
         return EARLIEST
     if text == "latest":
@@ -152,9 +168,10 @@ def start_point(text: str | None) -> int:
     if text.isdigit():
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadUsage(f"--from {text} is neither earliest, latest nor a time") from error
+        raise BadUsage(f"--from {text} is neither earliest, latest nor a time such as 2026-11-30T12:00:00") from error
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 async def _excluded(cluster: Cluster, name: str) -> list[str]:
@@ -353,4 +370,5 @@ def _missing(waited: Waited, why: str) -> list[Sequence[Any]]:
     shown: list[Sequence[Any]] = [
         (row["topic"], row["partition"], row["state"], row["error"] or why) for row in waited.missing
     ]
-    return shown + [(topic, None, None, why) for topic in waited.absent]
+    nowhere = f"{why}: it is not here yet; the broker's log says why"
+    return shown + [(topic, None, None, nowhere) for topic in waited.absent]

@@ -54,7 +54,10 @@ async def cluster_id_of(bootstrap: str, properties: ClientProperties) -> str:
 
 
 async def resolve(bootstrap: str, properties: ClientProperties, items: list[str], excluded: list[str]) -> Resolved:
-    """Topics of the source that the list names or matches. A plain name is never excluded: it was asked for."""
+    """Topics of the source that the list names or matches. A plain name is never excluded: it was asked for.
+
+    An expression matches no internal topic, as in the broker's discovery: those are each cluster's own.
+    """
     patterns = [item for item in items if is_pattern(item)]
     names = [item for item in items if not is_pattern(item)]
     matching, excluding = topic_matcher(patterns), topic_matcher(excluded)
@@ -68,7 +71,8 @@ async def resolve(bootstrap: str, properties: ClientProperties, items: list[str]
         cluster.close()
     topics = []
     for topic in sorted((topic for topic in response.topics if topic.name), key=lambda topic: topic.name):
-        wanted = topic.name in names or (matching.fullmatch(topic.name) and not excluding.fullmatch(topic.name))
+        matches = matching.fullmatch(topic.name) and not excluding.fullmatch(topic.name) and not topic.is_internal
+        wanted = topic.name in names or matches
         if wanted and not topic.error_code:
             topics.append(SourceTopic(topic.name, topic.topic_id, len(topic.partitions)))
     found = {topic.name for topic in topics}

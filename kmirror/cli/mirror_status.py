@@ -139,7 +139,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     print_table(
         [name.upper().replace("_", "-") for name in columns],
         [[row[name] for name in columns] for row in rows],
-        empty="no mirror topics",
+        empty="no mirror topics; start some with: kmirror mirror start NAME --topics LIST",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import trio
 
-from kmirror.cli.display import note, print_json, print_table
+from kmirror.cli.display import note, print_json, print_table, readable
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.session import Session, connection_options, json_option, refusal
 from kmirror.cli.transactional_producer import TransactionalProducer
@@ -183,7 +183,7 @@ def as_record(line: bytes, separator: bytes | None) -> Record:
         return Record(None, line)
     key, found, value = line.partition(separator)
     if not found:
-        raise BadUsage(f"a line has no '{separator.decode()}': {line[:40]!r}")
+        raise BadUsage(f"a line has no '{separator.decode()}': {readable(line[:40])}")
     return Record(key, value)
 
 

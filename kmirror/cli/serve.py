@@ -110,5 +110,7 @@ def _read(path: Path) -> dict[str, str]:
 
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None

@@ -82,7 +82,7 @@ def create(session: Session, name: str, partitions: int | None, settings: tuple[
     click.echo(f"Created topic {name}.")
 
 
-@command.command("describe")
+@command.command("describe", short_help="Partitions with leaders, epochs and offsets.")
 @click.argument("names", nargs=-1)
 @json_option
 @connection_options
@@ -158,11 +158,13 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
             request.topic_names = list(names)
         return list((await connection.request(request)).responses)
 
-    failed = []
+    failed, step = [], ""
     for result in session.run(body):
         if result.error_code == ErrorCode.NONE:
             click.echo(f"Deleted topic {result.name}.")
         else:
             failed.append(f"{result.name}: {refusal(result.error_code, getattr(result, 'error_message', None))}")
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                step = "List what there is with: kmirror topic list"
     if failed:
-        raise Failure("not deleted: " + "; ".join(failed))
+        raise Failure("not deleted: " + "; ".join(failed), next_step=step)

@@ -114,6 +114,18 @@ def test_wrong_partitions_and_topics(on: Run, lines: Callable[[bytes], None]) ->
     assert (beyond.status, "one-0 has no offset 99: it holds offsets 0 to 2" in beyond.err) == (1, True)
 
 
+def test_refusals_say_what_to_do_next(on: Run, lines: Callable[[bytes], None]) -> None:
+    lines(b"no key\n")
+    assert "a line has no ':': no key" in on("produce", "--topic", "t", "--key-separator", ":").err
+    assert "--group" in on("consume", "--topic", "one,two").err
+    assert "kmirror topic list" in on("topic", "delete", "never-made").err
+    assert "kmirror topic list" in on("config", "alter", "topic", "never-made", "--set", "retention.ms=1").err
+    assert "kmirror mirror list" in on("config", "describe", "mirror", "never-made").err
+    assert on("topic", "create", "hinted").status == 0
+    unknown = on("config", "alter", "topic", "hinted", "--set", "no.such=1")
+    assert "kmirror config describe topic hinted --all" in unknown.err
+
+
 def test_a_topic_is_made_when_it_is_written_to(on: Run, lines: Callable[[bytes], None]) -> None:
     """As with any Kafka client: asking for metadata makes it, where the broker does so."""
     lines(b"first\n")

@@ -123,6 +123,8 @@ def test_moves_that_are_refused(on: Run, fill: Callable[..., None]) -> None:
     assert (unknown.status, "UNKNOWN_TOPIC_OR_PARTITION" in unknown.err) == (1, True)
     assert on("group", "reset", "g", "--topics", "refused", "--partitions", 7, "--to", "latest").status == 1
     assert on("group", "reset", "g", "--topics", "nothing.*", "--to", "latest").status == 1
+    stateless = on("group", "list", "--state", "running")
+    assert (stateless.status, "PreparingRebalance" in stateless.out) == (0, True), "a state that no group can be in"
 
 
 def test_offsets_are_shown_and_deleted(on: Run, fill: Callable[..., None]) -> None:
@@ -240,6 +242,8 @@ def test_a_static_member_comes_back_to_its_partitions(on: Run, broker: Broker, f
     first.end()
     members = members_of(on, "statics", 1)
     assert [member["instance_id"] for member in members] == ["one"], "it has not left"
+    refused = on("group", "reset", "statics", "--topics", "static", "--to", "earliest")
+    assert (refused.status, "until its session times out" in refused.err) == (1, True), refused.err
     assert consumed(on, "static", "statics", "--instance-id", "one", "--timeout", "0.2") == []
 
 

@@ -163,6 +163,27 @@ def test_names_that_do_not_exist(on: Run, mirror: str) -> None:
     assert on("verify", "no-such-mirror").status == 1
 
 
+def test_a_pattern_that_was_stopped_twice_starts_again(on: Run, fill: Callable[..., None], mirror: str) -> None:
+    """The second stop puts it into topics.exclude; a start of the same pattern takes it out and finds its topics."""
+    fill("again-and-again")
+    for verb in ("start", "stop", "stop", "start"):
+        ran = on("mirror", verb, mirror, "--topics", "again-.*")
+        assert (ran.status, "again-and-again: " in ran.out) == (0, True), verb + ran.out + ran.err
+
+
+def test_internal_topics_are_never_mirrored(on: Run, at_source: Run, fill: Callable[..., None], source: Broker) -> None:
+    """Also with --exclude, which takes the place of the default `__.*`."""
+    fill("read")
+    assert at_source("consume", "--topic", "read", "--group", "readers", "--timeout", "0.2").status == 0
+    made = on("mirror", "create", "inner", "--source", source.bootstrap, "--exclude", "nothing")
+    assert made.status == 0, made.err
+    matching = on("mirror", "start", "inner", "--topics", "__consumer.*")
+    assert (matching.status, "no topic matches yet" in matching.err) == (0, True), matching.out
+    named = on("mirror", "start", "inner", "--topics", "__consumer_offsets")
+    assert (named.status, "each cluster's own" in named.out) == (1, True), named.out + named.err
+    assert json.loads(on("mirror", "describe", "inner", "--json").out) == []
+
+
 def test_a_source_that_cannot_be_reached(on: Run, run: Run, broker: Broker, source: Broker) -> None:
     silent = Peer(lambda connection: connection.close())
     address = silent.address
@@ -173,8 +194,11 @@ def test_a_source_that_cannot_be_reached(on: Run, run: Run, broker: Broker, sour
     assert ran.status == 0, ran.err
     late = on("mirror", "start", "unreachable", "--topics", "t", "--timeout", "0.3")
     assert (late.status, "the broker looks topics up itself" in late.err) == (1, True)
+    assert "not here yet" in late.out
     accepted = on("mirror", "start", "unreachable", "--topics", "t", "--no-wait")
     assert accepted.status == 0, accepted.out + accepted.err
+    demo = run("demo", "--source", address, "--topics", "t")
+    assert (demo.status, address in demo.err, "--set" in demo.out + demo.err) == (2, True, False), demo.out + demo.err
 
 
 def test_bad_settings_and_names(on: Run, source: Broker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -12,6 +13,8 @@ import pytest
 from kmirror.cli import commands, display
 from kmirror.cli.client_properties import load
 from kmirror.cli.failure import BadUsage
+from kmirror.cli.group_reset import target
+from kmirror.cli.mirror_actions import start_point
 from kmirror.cli.property_file import parse_properties
 from kmirror.cli.queries import is_pattern, topic_matcher
 from kmirror.cli.session import code_name, key_values, refusal
@@ -56,6 +59,8 @@ def test_no_command_and_an_unknown_one(run: Run) -> None:
     ran = run("mirorr")
     assert ran.status == 2
     assert "mirorr" in ran.err
+    assert "Did you mean 'mirror'?" in ran.err
+    assert run("no-such-thing").status == 2
 
 
 def test_serve_starts_without_the_command_lines_libraries() -> None:
@@ -111,6 +116,18 @@ def test_lists_of_names_and_expressions() -> None:
     assert topic_matcher([]).fullmatch("") is None
     with pytest.raises(BadUsage):
         topic_matcher(["(*"])
+
+
+def test_a_time_without_a_zone_is_utc_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        for text in ("2026-11-30T12:00:00", "2026-11-30T12:00:00Z", "2026-11-30T14:00:00+02:00"):
+            assert start_point(text) == 1_796_040_000_000, text
+            assert target(text).timestamp == start_point(text), text
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_key_values() -> None:
