@@ -60,9 +60,12 @@ class DataDirectory:
             self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT_FILE)
             self.log_starts = self._offsets(checkpoints.LOG_START_FILE)
             self.cleaned_up_to = self._offsets(checkpoints.CLEANER_FILE)
+            self.high_watermarks = self._high_watermarks()
         except BaseException:
             self.release()
             raise
+        self._outdated: set[str] = set()
+        """Checkpoints that speak of partitions which are deleted."""
         self._to_remove: list[tuple[int, str]] = []
 
     def release(self) -> None:
@@ -114,22 +117,37 @@ class DataDirectory:
             self.clean = False
             return {}
 
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        """Kept for partitions whose log is not opened this time. A log knows its own: damage costs nothing."""
+        try:
+            return checkpoints.read_offsets(self.fs, f"{self.path}/{checkpoints.HIGH_WATERMARK_FILE}")
+        except CorruptData as error:
+            log.warning("%s; written anew", error)
+            return {}
+
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
-        if offsets != self.recovery_points:
-            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.RECOVERY_POINT_FILE}", offsets)
-            self.recovery_points = offsets
+        self._write(checkpoints.RECOVERY_POINT_FILE, self.recovery_points, offsets)
+        self.recovery_points = offsets
 
     def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
-        if offsets != self.log_starts:
-            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.LOG_START_FILE}", offsets)
-            self.log_starts = offsets
+        self._write(checkpoints.LOG_START_FILE, self.log_starts, offsets)
+        self.log_starts = offsets
+
+    def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
+        """Nothing here reads them: a Kafka that takes the directory over does."""
+        self._write(checkpoints.HIGH_WATERMARK_FILE, self.high_watermarks, offsets)
+        self.high_watermarks = offsets
 
     def write_cleaned_up_to(self, offsets: dict[TopicPartition, int]) -> None:
-        if offsets != self.cleaned_up_to:
-            checkpoints.write_offsets(self.fs, f"{self.path}/{checkpoints.CLEANER_FILE}", offsets)
-            self.cleaned_up_to = offsets
+        self._write(checkpoints.CLEANER_FILE, self.cleaned_up_to, offsets)
+        self.cleaned_up_to = offsets
+
+    def _write(self, name: str, before: dict[TopicPartition, int], offsets: dict[TopicPartition, int]) -> None:
+        if offsets != before or name in self._outdated:
+            checkpoints.write_offsets(self.fs, f"{self.path}/{name}", offsets)
+            self._outdated.discard(name)
 
     def mark_clean(self) -> None:
         checkpoints.write_clean_shutdown(self.fs, self.path)
@@ -178,6 +196,7 @@ class DataDirectory:
         self.write_recovery_points({other: at for other, at in self.recovery_points.items() if other != key})
         self.write_log_starts({other: at for other, at in self.log_starts.items() if other != key})
         self.write_cleaned_up_to({other: at for other, at in self.cleaned_up_to.items() if other != key})
+        self.write_high_watermarks({other: at for other, at in self.high_watermarks.items() if other != key})
 
     def _topic_id_of(self, path: str) -> bytes | None:
         try:
@@ -202,6 +221,14 @@ class DataDirectory:
         Not durable before `sync`, which one call does for many.
         """
         path = self.partition_path(topic, index)
+        for name, offsets in (
+            (checkpoints.RECOVERY_POINT_FILE, self.recovery_points),
+            (checkpoints.LOG_START_FILE, self.log_starts),
+            (checkpoints.HIGH_WATERMARK_FILE, self.high_watermarks),
+            (checkpoints.CLEANER_FILE, self.cleaned_up_to),
+        ):
+            if offsets.pop((topic, index), None) is not None:
+                self._outdated.add(name)
         if not self.fs.exists(path):
             return False
         target = self._renamed(topic, index, DELETE_SUFFIX)

@@ -595,10 +595,17 @@ class World:
         return sum(log.producers.remove_expired(now_ms, expiration_ms) for log in opened if log is not None)
 
     def write_checkpoints(self) -> None:
-        """Recovery points, log starts and how far logs are compacted, every minute as in Kafka. Raises StorageError."""
+        """Recovery points, log starts, high watermarks and how far logs are compacted, every minute. StorageError."""
         self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))
         self.write_log_starts()
+        self._write_high_watermarks()
         self.write_cleaned_up_to()
+
+    def _write_high_watermarks(self) -> None:
+        """Of data partitions only, as in Kafka: the quorum decides about the metadata log's."""
+        offsets = self._offsets(self.directory.high_watermarks, _committed)
+        offsets.pop((METADATA_TOPIC, 0), None)
+        self.directory.write_high_watermarks(offsets)
 
     def write_cleaned_up_to(self) -> None:
         """How far each log is compacted. Raises StorageError."""
@@ -642,6 +649,11 @@ class World:
 
 def _flushed(log: Log) -> int:
     return log.flushed_offset
+
+
+def _committed(log: Log) -> int:
+    """The high watermark (`Partition`), also while closing."""
+    return log.flushed_offset if log.config.flush_messages <= 1 else log.log_end_offset
 
 
 def _start(log: Log) -> int:

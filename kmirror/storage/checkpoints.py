@@ -1,8 +1,8 @@
 """The small text files of a data directory, in Kafka's formats. L2 storage.
 
 Each is replaced as a whole (`FileSystem.write_atomic`), so a reader meets the old or the new one. Formats:
-`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and `cleaner-offset-checkpoint` (version 0, count,
-`topic partition offset` lines),
+`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint` (high watermarks) and
+`cleaner-offset-checkpoint` (version 0, count, `topic partition offset` lines),
 `leader-epoch-checkpoint` (version 0, count, `epoch offset` lines), `meta.properties`, `partition.metadata`,
 `.kafka_cleanshutdown` (JSON with the broker epoch). Reading rubbish raises CorruptData: what to do about it is the
 reader's decision (an epoch file is rebuilt from the log, a recovery point falls back to a full scan).
@@ -18,6 +18,7 @@ from kmirror.storage.filesystem import FileSystem
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEANER_FILE = "cleaner-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 META_PROPERTIES_FILE = "meta.properties"
