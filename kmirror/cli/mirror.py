@@ -253,7 +253,7 @@ def list_mirrors(session: Session, as_json: bool) -> None:
 
 @command.command("describe")
 @click.argument("name", required=False)
-@click.option("--failed", is_flag=True, help="Only what has failed, and why.")
+@click.option("--failed", is_flag=True, help="Only what has failed or is tried again, and why.")
 @click.option("--watch", is_flag=True, help="Again every second, until interrupted.")
 @json_option
 @connection_options
@@ -274,7 +274,7 @@ def describe(session: Session, name: str | None, failed: bool, watch: bool, as_j
                 described = await mirror_status.describe(cluster)
             else:
                 described = [await mirror_status.describe_one(cluster, name)]
-            rows = [row for mirror in described for row in mirror.rows if not failed or row["state"] == "FAILED"]
+            rows = [row for mirror in described for row in mirror.rows if not failed or mirror_status.in_trouble(row)]
             if sys.stdout.isatty():
                 if watch:
                     click.clear()
@@ -283,6 +283,8 @@ def describe(session: Session, name: str | None, failed: bool, watch: bool, as_j
             show(rows)
             if not as_json and not failed:
                 mirror_status.print_active_groups(described)
+                for mirror in described:
+                    mirror_status.print_trouble(mirror)
             if not watch:
                 return
             await trio.sleep(WATCH_INTERVAL_S)

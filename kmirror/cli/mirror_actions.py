@@ -285,7 +285,9 @@ async def promote(cluster: Cluster, name: str, items: list[str], *, max_lag: int
     def caught_up(row: Row) -> bool:
         if row["state"] == "STOPPED":
             return True
-        return row["state"] == "MIRRORING" and row["lag"] is not None and row["lag"] <= max_lag
+        # an error means that the last fetch failed: the source's offsets are old, and so is the lag
+        current = row["state"] == "MIRRORING" and row["error"] is None
+        return current and row["lag"] is not None and row["lag"] <= max_lag
 
     waited = await wait_for(
         cluster, name, pending, reached=caught_up, hopeless=failed_for_good, timeout_s=waiting.timeout_s

@@ -24,7 +24,7 @@ from kmirror.source.cluster import Cluster
 Row = dict[str, Any]
 MIN_POLL_MS, MAX_POLL_MS = 20, 500
 """Waiting looks often at first, since most states are reached at once, then less and less."""
-ERROR_WIDTH = 80
+ERROR_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,26 @@ def print_active_groups(mirrors: Sequence[Description]) -> None:
             click.echo(f"mirror {mirror.name}: offsets are not taken from the source for active groups: {names}")
 
 
+def in_trouble(row: Row) -> bool:
+    """FAILED, or being tried again: the error stays until a fetch succeeds. A wished rest is none."""
+    return row["state"] == "FAILED" or (row["error"] is not None and row["state"] not in ("PAUSED", "STOPPED"))
+
+
+def print_trouble(mirror: Description) -> None:
+    """Below the table, and only where there is any: a state and a lag alone do not tell it."""
+    count = sum(map(in_trouble, mirror.rows))
+    if count:
+        click.echo(
+            f"in trouble: {count} of {len(mirror.rows)}; see why: kmirror mirror describe {mirror.name} --failed"
+        )
+
+
 def print_failed(rows: Sequence[Row]) -> None:
-    """RETRY is n/max, or NonRetryable."""
+    """RETRY is n/max, NonRetryable, or `now` while it is being tried again."""
     cells = []
     for row in rows:
         retry = row["retry"] or {}
-        text = "-"
+        text = "-" if row["state"] == "FAILED" else "now"
         if retry:
             text = f"{retry['attempt']}/{retry['max'] or '?'}" if retry["retryable"] else "NonRetryable"
         error = (row["error"] or "").replace("\n", " ")

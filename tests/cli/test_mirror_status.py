@@ -120,12 +120,25 @@ async def test_gaps_and_retries_have_times() -> None:
 
 
 async def test_the_table_of_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    retried = await row_of(partition("FAILED", error_message="x" * 100, retry_attempt=2, retry_max=10))
+    retried = await row_of(partition("FAILED", error_message="x" * 200, retry_attempt=2, retry_max=10))
     for_good = await row_of(partition("FAILED", error_message="diverged\nat 5", retry_attempt=-1))
-    mirror_status.print_failed([retried, for_good])
+    again = await row_of(partition("MIRRORING", error_message="source away"))
+    mirror_status.print_failed([retried, for_good, again])
     out = capsys.readouterr().out
     assert "2/10" in out and "NonRetryable" in out and "diverged at 5" in out
-    assert "x" * 80 in out and "x" * 81 not in out
+    assert out.splitlines()[3].split() == ["m", "t", "0", "now", "source", "away"]
+    assert "x" * 160 in out and "x" * 161 not in out
+
+
+async def test_trouble_is_told_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Between two tries a partition is MIRRORING with the last lag that it saw."""
+    away = partition("MIRRORING", error_message="away", source_offset=3, destination_offset=3)
+    states = [away, partition("FAILED"), partition("STOPPED", error_message="a refused start"), partition("MIRRORING")]
+    described = await mirror_status.describe_one(Destination(states), "m")  # type: ignore[arg-type]
+    mirror_status.print_trouble(described)
+    assert capsys.readouterr().out == "in trouble: 2 of 4; see why: kmirror mirror describe m --failed\n"
+    mirror_status.print_trouble(await mirror_status.describe_one(Destination([partition()]), "m"))  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ""
 
 
 async def pause(destination: Destination, timeout_s: float = 30.0, *, wait: bool = True) -> mirror_actions.Outcome:
@@ -277,6 +290,18 @@ async def test_promote_stops_nothing_when_it_does_not_catch_up(autojump_clock: M
     outcome = await mirror_actions.promote(destination, "m", ["t"], max_lag=1, waiting=Waiting())  # type: ignore[arg-type]
     assert "nothing was stopped" in outcome.failed[0][3]
     assert not any(isinstance(message, StopMirrorTopicsRequest) for message in destination.requests)
+
+
+async def test_promote_does_not_believe_the_lag_of_a_source_that_is_away(autojump_clock: MockClock) -> None:
+    away = [partition(source_offset=10, destination_offset=10, error_message="the source cannot be reached")]
+    destination = Destination(away, answers=STOPPED_OK)
+    outcome = await mirror_actions.promote(destination, "m", ["t"], max_lag=0, waiting=Waiting())  # type: ignore[arg-type]
+    assert outcome.failed == [("t", 0, "MIRRORING", "the source cannot be reached")]
+    assert not any(isinstance(message, StopMirrorTopicsRequest) for message in destination.requests)
+    back = [partition(source_offset=12, destination_offset=12)]
+    destination = Destination(away, back, [partition("STOPPED")], answers=STOPPED_OK)
+    outcome = await mirror_actions.promote(destination, "m", ["t"], max_lag=0, waiting=Waiting())  # type: ignore[arg-type]
+    assert (outcome.failed, outcome.done) == ([], ["Stopped t: STOPPED."])
 
 
 def test_where_a_topic_begins() -> None:
