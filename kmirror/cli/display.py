@@ -38,13 +38,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     if not sys.stdout.isatty():
         _print_plain(columns, cells)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    console = Console()
+    narrow = (
+        sum(max(len(name), *(len(row[at]) for row in cells)) + 2 for at, name in enumerate(columns)) > console.width
+    )
     for position, name in enumerate(columns):
-        numeric = all(_is_number(row[position]) for row in cells)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        column = [row[position] for row in cells]
+        numeric = all(map(_is_number, column))
+        table.add_column(
+            name.replace("-", "-\n") if narrow else name,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=numeric or STATE_STYLES.keys() >= set(column) - {NOTHING},
+        )
     for row in cells:
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 def _print_plain(columns: Sequence[str], cells: list[list[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -149,6 +150,20 @@ def test_tables_are_plain_columns_when_piped(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "NAME       COUNT\na              5\nlong name      -\nb            100\n"
     display.print_table(("NAME",), [], empty="nothing")
     assert capsys.readouterr().out == "nothing\n"
+
+
+def test_eighty_columns_hold_what_a_mirror_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A narrow terminal breaks headings at their hyphens; numbers and states stay whole."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("MIRROR", "TOPIC", "PARTITION", "SOURCE-OFFSET", "DESTINATION-OFFSET", "LAG", "STATE", "PHASE")
+    display.print_table(names, [("east", "orders.eu", 0, 1234567, 1234567, 0, "MIRRORING", None)])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in capsys.readouterr().out.splitlines()]
+    assert ["SOURCE-", "DESTINATION-"] in lines
+    assert ["MIRROR", "TOPIC", "PARTITION", "OFFSET", "OFFSET", "LAG", "STATE", "PHASE"] in lines
+    assert ["east", "orders.eu", "0", "1234567", "1234567", "0", "MIRRORING", "-"] in lines
 
 
 def test_bytes_never_reach_the_terminal_raw() -> None:
