@@ -59,6 +59,15 @@ class Promise(Generic[T]):
         self._error = error
         self._run()
 
+    def follow(self, other: Promise[T]) -> None:
+        """Settle as `other` did, which is settled: the callback of whoever hands its answer on."""
+        try:
+            value = other.result()
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.resolve(value)
+
     def then(self, callback: Callable[[Promise[T]], None]) -> None:
         """Call `callback(self)` when settled; at once when it is settled already."""
         if self.done:

@@ -73,12 +73,22 @@ class TopicAdmin:
         self._world = world
         self._making: dict[str, Promise[TopicState]] = {}
         """Internal topics on their way."""
+        self._leaving: dict[bytes, Promise[None]] = {}
+        """Topics, by id, from the moment their removal is appended until their directories are renamed."""
 
     # -- create --------------------------------------------------------------------------------------------------
 
     def create(self, spec: CreateTopicSpec) -> Promise[TopicState]:
-        """Settled when the topic can be produced to. With `validate_only` the topic is described, not made."""
+        """Settled when the topic can be produced to. With `validate_only` the topic is described, not made.
+
+        An id that comes again (a mirror's, after its topic was deleted here) waits until the directories of its last
+        life are renamed: after a crash nobody could tell them from those of the new one.
+        """
         promise: Promise[TopicState] = Promise()
+        leaving = None if spec.topic_id is None or spec.validate_only else self._leaving.get(spec.topic_id)
+        if leaving is not None:
+            leaving.then(lambda _gone: self.create(spec).then(promise.follow))
+            return promise
         try:
             planned = self._plan(spec)
         except ApiError as error:
@@ -369,6 +379,11 @@ class TopicAdmin:
                 return
             self._world.withdraw(topic).then(lambda _gone: promise.resolve(None))
 
+        def gone(_promise: Promise[None]) -> None:
+            del self._leaving[topic.topic_id]
+
+        self._leaving[topic.topic_id] = promise
+        promise.then(gone)
         self._write([records.RemoveTopicRecord(topic_id=topic.topic_id)]).then(on_disk)
         return promise
 
