@@ -375,7 +375,10 @@ class Runner:
             version=step.version, facts=step.facts, now_ms=int(time.time() * 1000) + 1,
         )  # fmt: skip
         half_s = step.wait_ms / 2000
-        if step.wait_ms and (left.seconds >= half_s) != (right.seconds >= half_s):
+        waited = (left.seconds >= half_s, right.seconds >= half_s)
+        if "many bytes" in step.facts and waited == (False, True):
+            waited = (True, True)  # below its last segment Kafka answers before there is enough
+        if step.wait_ms and waited[0] != waited[1]:
             found.append(Difference("(waited)", f"{left.seconds:.3f} s", f"{right.seconds:.3f} s"))
         return found
 

@@ -243,7 +243,7 @@ def produce_idempotent(story: Story) -> Step | None:
     elif kind == "zero":
         sequence = 0
     elif kind == "old epoch":
-        epoch -= 1
+        epoch = max(-1, epoch - 1)
     elif kind in ("new epoch", "new, late"):
         epoch += 1
         sequence = 0 if kind == "new epoch" else 4

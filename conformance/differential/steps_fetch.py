@@ -115,8 +115,8 @@ def fetch(story: Story) -> Step:
     max_wait_ms, min_bytes = 0, rng.choice([0, 1, 1000])
     if story.one_in(6):
         max_wait_ms, min_bytes = WAIT_MS, rng.choice([0, 1, 1, 100_000_000])
-    if story.transactional:
-        min_bytes = min(min_bytes, 1)  # markers begin new segments, where Kafka answers before there is enough
+    if min_bytes > 1 and max_wait_ms:
+        marks.add("many bytes")
     isolation = rng.choice([0, 0, 1])
     if isolation and max_wait_ms:
         for row in rows:  # beyond the last stable offset Kafka answers at once, kmirror waits for it

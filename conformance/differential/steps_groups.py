@@ -142,7 +142,7 @@ def join_step(
             after(left, right)
 
     member.held = "JoinGroup"
-    if member.ids is None:
+    if not member.joined and member not in group.joining:
         group.joining.append(member)
     shown = f"{group.name} {member.lane} {member.instance or ''} {what} {[name for name, _ in member.protocols]}"
     return Step("JoinGroup", version, shown, build, learn, lane=member.lane, group=group.name, held_while=PREPARING,
@@ -347,7 +347,8 @@ def leave(story: Story) -> Step:
     known = [member for member in group.members if member.held != "SyncGroup"]  # Kafka would never answer those
     count = rng.choice([1, 1, 1, 2, 3]) if version >= BATCH_LEAVE_FROM else 1
     chosen = rng.sample(known, min(count, len(known)))
-    rest = [member for member in [*group.present, *group.joining] if member not in chosen]
+    staying = dict.fromkeys([*group.present, *group.joining])
+    rest = [member for member in staying if member not in chosen]
     if len(rest) > 1 and group.leader in chosen:  # whom of two or more Kafka makes leader is chance
         everybody = version >= BATCH_LEAVE_FROM and not group.joining and len(known) == len(group.members)
         chosen = known if everybody else [member for member in chosen if member is not group.leader]

@@ -88,7 +88,7 @@ def offset_commit(story: Story) -> Step:
         offset = rng.choice([0, 1, 5, 100, 2**62]) if rng.randrange(12) else rng.choice([-1, -2])
         epoch = rng.choice([-1, -1, 0, 7])
         metadata = rng.choice(["", "m", "", None, "x" * METADATA_LIMIT, "ü" * 3])
-        rows.append((topic, index, offset, epoch, too_long if group.exists and story.one_in(15) else metadata))
+        rows.append((topic, index, offset, epoch, too_long if group.exists and name and story.one_in(15) else metadata))
     retention_ms = rng.choice([-1, -1, 3_600_000])
 
     def build(side: Side) -> OffsetCommitRequest:

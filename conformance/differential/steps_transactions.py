@@ -231,7 +231,7 @@ def produce(story: Story) -> Step | None:
         return None
     claimed, what = identity(story, producer)
     version = story.version("Produce", lowest=3)
-    if claimed[0][0] < 0 and topic.rewritten:
+    if claimed[0][0] < 0 and topic.configs:
         return None  # an internal error in Kafka when it makes a new batch of it, and fine when it does not
     slot = (topic.name, story.partition(topic))
     added = sorted(slot for slot in producer.partitions if slot[0] in story.topics)
@@ -255,9 +255,11 @@ def produce(story: Story) -> Step | None:
 
     def after(left: Any, _right: Any) -> None:
         row = left.responses[0].partition_responses[0]
+        if claimed[0] != producer.ids:
+            return
         if row.error_code == 0:
             producer.refused.pop(slot, None)
-        elif claimed[0] == producer.ids:
+        else:
             producer.refused[slot] = min(sequence, producer.refused.get(slot, sequence))
         if row.error_code == 0 and claimed == (producer.ids, producer.epoch):
             if sequence == due:

@@ -37,17 +37,17 @@ VERSIONS = (2, 7)
 async def handle(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     count = Counter(topic.name for topic in request.topics)
     refused: list[CreatableTopicResult] = []
-    if _partition_total(context, request.topics) > MAX_PARTITIONS_PER_REQUEST:
+    candidates = [topic for topic in request.topics if count[topic.name] == 1 and topic.name != METADATA_TOPIC]
+    if _partition_total(context, candidates) > MAX_PARTITIONS_PER_REQUEST:
         reason = f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request: create the topics one by one"
         return CreateTopicsResponse(
             topics=[_refused(topic.name, ErrorCode.POLICY_VIOLATION, reason) for topic in request.topics]
         )
     started: list[tuple[str, Promise[TopicState]]] = []
     turn = Turn()
-    for topic in request.topics:
-        if count[topic.name] == 1 and topic.name != METADATA_TOPIC:
-            started.append((topic.name, context.world.create_topic(_spec(topic, request.validate_only))))
-            await turn.let_others()
+    for topic in candidates:
+        started.append((topic.name, context.world.create_topic(_spec(topic, request.validate_only))))
+        await turn.let_others()
     for name in count:
         if count[name] > 1:
             refused.append(_refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))

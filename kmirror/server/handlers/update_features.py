@@ -32,7 +32,8 @@ _FIRST_VERSION_WITHOUT_RESULTS = 2
 
 
 async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    for update in request.feature_updates:
+    updates = list({update.feature: update for update in request.feature_updates}.values())  # the last one counts
+    for update in updates:
         problem = _problem(context, update)
         if problem is not None:
             return UpdateFeaturesResponse(
@@ -41,7 +42,7 @@ async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Upd
                 f"Invalid update version {update.max_version_level} for feature {update.feature}. {problem}",
             )
     if not request.validate_only:
-        for update in request.feature_updates:
+        for update in updates:
             if context.world.image.features.get(update.feature, 0) == update.max_version_level:
                 continue
             try:
@@ -51,7 +52,7 @@ async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Upd
     response = UpdateFeaturesResponse(error_message=None)
     if context.api_version < _FIRST_VERSION_WITHOUT_RESULTS:
         response.results = [
-            UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates
+            UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates
         ]
     return response
 
