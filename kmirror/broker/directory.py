@@ -26,6 +26,8 @@ META_VERSION = "1"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+TEMPORARY_SUFFIX = ".tmp"
+"""What `write_atomic` leaves when it fails: nothing of worth."""
 
 
 @dataclass(slots=True)
@@ -177,7 +179,7 @@ class DataDirectory:
             found = self._topic_id_of(path)
             if found == topic_id:
                 return path
-            names = self.fs.list_dir(path)
+            names = [name for name in self.fs.list_dir(path) if not name.endswith(TEMPORARY_SUFFIX)]
             if found is None and any(offset_in(name, LOG_SUFFIX) is not None for name in names):
                 raise CorruptData(
                     f"{path}/{checkpoints.PARTITION_METADATA_FILE} is missing or damaged, so that nobody knows whose "

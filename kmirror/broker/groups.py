@@ -72,7 +72,7 @@ class GroupCoordinator:
         self._partition_count = 0
         self.offsets = GroupOffsets(world, self)
         runtime = world.runtime
-        runtime.register(OFFSETS_TOPIC, CODEC, self._replay, self.offsets.ended)
+        runtime.register(OFFSETS_TOPIC, CODEC, self._replay, self.offsets.ended, lambda record: record.value is None)
         runtime.on_action(CancelTimer, lambda action: runtime.cancel_timer(action.key))
         for stored in _STORED:
             runtime.on_action(stored, lambda action: self._run(self.groups.stored(action, self._now_ms())))

@@ -266,15 +266,28 @@ class Partition:
             self.log.producers.note_refused(parse_header(records or b""), self._services.clock.time_ms())
 
     def append_coordinator(
-        self, data: Buffer, *, leader_epoch: int | None = None, transaction_version: int = 0
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int | None = None,
+        transaction_version: int = 0,
+        may_use_reserve: bool = True,
     ) -> AppendResult:
         """Transaction markers, the producer-id reset and records of internal topics. Raises ApiError.
 
+        `may_use_reserve`: also the last of the disk, which clients do not get.
         `transaction_version` from 2 on wants a marker's epoch above the producer's (WriteTxnMarkers, KIP-890).
         """
         epoch = self.leader_epoch if leader_epoch is None else leader_epoch
         now_ms = self._services.clock.time_ms()
-        return self._append(data, AppendOrigin.COORDINATOR, now_ms, epoch, transaction_version=transaction_version)
+        return self._append(
+            data,
+            AppendOrigin.COORDINATOR,
+            now_ms,
+            epoch,
+            transaction_version=transaction_version,
+            may_use_reserve=may_use_reserve,
+        )
 
     def append_replicated(self, data: Buffer) -> AppendResult:
         """A mirror's append: batches exactly as the source sent them. Raises ApiError; the log is as it was then."""
@@ -290,13 +303,14 @@ class Partition:
         transaction_version: int = 0,
         epoch_bumps: bool = False,
         inspection: Inspection | None = None,
+        may_use_reserve: bool = False,
     ) -> AppendResult:
         if self.deleted:
             raise self._gone()
         log = self.log
         before = log.first_undecided_offset
         try:
-            if origin is not AppendOrigin.COORDINATOR:
+            if not may_use_reserve:
                 self._services.space.take(len(data))
             result = log.append(
                 data,

@@ -36,6 +36,8 @@ from kmirror.protocol.records import (
 Replayer = Callable[[StateRecord], None]
 Ended = Callable[[LogId, int, bool], None]
 """(log, producer id, committed): a transaction that wrote into the log is decided."""
+Frees = Callable[[StateRecord], bool]
+"""Whether the record ends something, so that it may be written on the last of the disk (`storage.space`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class _Owner(NamedTuple):
     codec: RecordCodec
     replay: Replayer
     ended: Ended | None
+    frees: Frees | None
 
 
 class Runtime:
@@ -63,10 +66,18 @@ class Runtime:
         self._timer_handlers: dict[type, Callable[[Any], None]] = {}
         self.timers = TimerTable()
 
-    def register(self, topic: str, codec: RecordCodec, replay: Replayer, ended: Ended | None = None) -> None:
+    def register(
+        self,
+        topic: str,
+        codec: RecordCodec,
+        replay: Replayer,
+        ended: Ended | None = None,
+        frees: Frees | None = None,
+    ) -> None:
         """Who owns the state kept in `topic`. `ended` is told of every transaction marker in its logs, in log order
-        with the records that are replayed."""
-        self._topics[topic] = _Owner(codec, replay, ended)
+        with the records that are replayed. Without `frees` every record may use the reserve of the disk: of clients'
+        records, which come without end, only those may that end something."""
+        self._topics[topic] = _Owner(codec, replay, ended, frees)
 
     def on_action(self, kind: type, execute: Callable[[Any], None]) -> None:
         """Run `execute(action)` for each action of exactly this type, once its commit is durable."""
@@ -111,7 +122,8 @@ class Runtime:
                 transactional=True,
             )
             records = [replace(record, producer_id=producer.producer_id) for record in records]
-        self._partition_of(log_id).append_coordinator(batch)
+        frees = owner.frees is None or all(owner.frees(record) for record in records)
+        self._partition_of(log_id).append_coordinator(batch, may_use_reserve=frees)
         for record in records:
             owner.replay(record)
 

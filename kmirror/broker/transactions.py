@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kmirror.broker.chores import Steps
 from kmirror.broker.metadata import OFFSETS_TOPIC, TRANSACTION_VERSION_FEATURE, TRANSACTIONS_TOPIC, TopicState
 from kmirror.broker.partition import Partition
 from kmirror.broker.runtime import RecordCodec
@@ -34,7 +35,7 @@ from kmirror.coordinator.transactions import (
 )
 from kmirror.effects import Effects, LogId, Promise, StateRecord, Timer
 from kmirror.errors import ApiError
-from kmirror.limits import TRANSACTION_MARKER_RETRY_MS
+from kmirror.limits import ROWS_PER_TURN, TRANSACTION_MARKER_RETRY_MS
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import transaction_state as records
 from kmirror.protocol.java_hash import partition_for
@@ -93,11 +94,11 @@ class TransactionCoordinator:
         self._at_home: set[str] | None = None
         """While the log is replayed at start: ids that have a record in the partition where they belong now."""
         runtime = world.runtime
-        runtime.register(TRANSACTIONS_TOPIC, RecordCodec(self._encode, _decode), self._replay)
+        runtime.register(TRANSACTIONS_TOPIC, RecordCodec(self._encode, _decode), self._replay, frees=_frees)
         runtime.on_action(WriteMarkers, lambda action: self._write_markers(action.transactional_id))
         runtime.on_timer(_Again, lambda event: self._write_markers(event.transactional_id))
         runtime.on_timer(_Abort, lambda event: self._abort(event.transactional_id))
-        runtime.on_timer(_Resume, lambda _event: self._resume())
+        runtime.on_timer(_Resume, lambda _event: world.chores.run(self._resume()))
         runtime.on_timer(_AbortOld, lambda _event: self._abort_old())
         runtime.on_timer(_ExpireIds, lambda _event: self._expire_ids())
 
@@ -351,10 +352,11 @@ class TransactionCoordinator:
 
     # -- carrying out --------------------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
+    def _resume(self) -> Steps:
         for transactional_id in self.machine.deciding():
             log.info("transaction of %s: going on with what was decided before the start", transactional_id)
             self._write_markers(transactional_id)
+            yield
 
     def _write_markers(self, transactional_id: str) -> None:
         entry = self.machine.get(transactional_id)
@@ -392,9 +394,16 @@ class TransactionCoordinator:
 
     def _abort_old(self) -> None:
         self._set_timer(_AbortOld(), self._world.config.integer(ABORT_INTERVAL))
+        self._world.chores.run(self._abort_timed_out())
+
+    def _abort_timed_out(self) -> Steps:
+        """One a step: a fleet of producers that died together has thousands."""
         for transactional_id in self.machine.timed_out(self._now_ms()):
-            log.info("transaction of %s: open for longer than its timeout, aborting it", transactional_id)
-            self._abort(transactional_id)
+            entry = self.machine.get(transactional_id)
+            if entry is not None and entry.timed_out(self._now_ms()):  # by now it may be another transaction
+                log.info("transaction of %s: open for longer than its timeout, aborting it", transactional_id)
+                self._abort(transactional_id)
+            yield
 
     def _abort(self, transactional_id: str) -> None:
         def decide(fresh: int | None, reply: Promise[Answer]) -> Effects:
@@ -411,14 +420,28 @@ class TransactionCoordinator:
 
     def _expire_ids(self) -> None:
         self._set_timer(_ExpireIds(), self._world.config.integer(EXPIRY_INTERVAL))
-        effects = self.machine.expire(self._now_ms())
-        names = [str(record.key) for record in effects.records]
-        if names and self._world.commit(effects):
-            log.info(
-                "%d transactional ids were not used for transactional.id.expiration.ms and are forgotten", len(names)
-            )
-            for name in names:
-                self._ends.pop(name, None)
+        self._world.chores.run(self._forget_unused())
+
+    def _forget_unused(self) -> Steps:
+        """Some a step, each a batch per log: all of them could pass max.message.bytes, and would never go."""
+        left = [str(record.key) for record in self.machine.expire(self._now_ms()).records]
+        count = 0
+        while left:
+            some, left = left[:ROWS_PER_TURN], left[ROWS_PER_TURN:]
+            effects = self.machine.expire(self._now_ms(), some)
+            if effects.records and self._world.commit(effects):
+                for record in effects.records:
+                    self._ends.pop(str(record.key), None)
+                count += len(effects.records)
+            yield
+        if count:
+            log.info("%d transactional ids were not used for transactional.id.expiration.ms and are forgotten", count)
+
+
+def _frees(record: StateRecord) -> bool:
+    """Ends of transactions, so that what is open on a full disk can be ended."""
+    entry = record.value
+    return not (isinstance(entry, entries.Transaction) and entry.state in (State.EMPTY, State.ONGOING))
 
 
 def _decode(key: bytes | None, value: bytes | None) -> tuple[str | None, entries.Transaction | None]:

@@ -294,13 +294,16 @@ class Transactions:
         )
         return self._record(transactional_id, changed, reply, answer)
 
-    def expire(self, now_ms: int) -> Effects:
-        """Tombstones for ids that nobody has used for transactional.id.expiration.ms."""
+    def expire(self, now_ms: int, among: Iterable[str] | None = None) -> Effects:
+        """Tombstones for ids (all, or some) that nobody has used for transactional.id.expiration.ms."""
         latest_ms = now_ms - self._limits().expiration_ms
+        known = (
+            self._entries if among is None else {name: self._entries[name] for name in among if name in self._entries}
+        )
         return Effects(
             records=[
                 StateRecord(self._log_of(name), name, None)
-                for name, entry in self._entries.items()
+                for name, entry in known.items()
                 if entry.state.idle and entry.updated_ms <= latest_ms
             ]
         )
