@@ -348,7 +348,7 @@ def _configs_changed(story: Story, name: str) -> Any:
 
 # -- features --------------------------------------------------------------------------------------------------------
 
-FEATURES = ("transaction.version", "group.version", "no.such.feature", "", "metadata.version")
+FEATURES = ("transaction.version", "no.such.feature", "", "metadata.version")
 VALIDATE_FROM = 1
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

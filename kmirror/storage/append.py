@@ -198,6 +198,7 @@ def _validated(
     ):
         return data, header
     if summary.min_timestamp < NO_TIMESTAMP or (header.producer_id >= 0 and header.producer_epoch < 0):
+        log.producers.check_not_older(header)
         raise InvalidRecord(
             "negative times and producer epochs are taken as they come, but not when a batch is rebuilt"
         )

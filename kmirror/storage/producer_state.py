@@ -162,6 +162,15 @@ class ProducerState:
         """See `PendingProducers`."""
         return PendingProducers(self, origin, now_ms, transaction_version, epoch_bumps)
 
+    def check_not_older(self, header: BatchHeader) -> None:
+        """Raises InvalidProducerEpoch for a batch of an epoch below the last one seen of its producer."""
+        entry = self.entries.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.producer_epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} writes with epoch {header.producer_epoch}, the last one was "
+                f"{entry.producer_epoch}"
+            )
+
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
         """A transactional batch was refused before the log was asked (its partition was not yet known to belong to the
         transaction). Until the transaction begins here no batch behind it is taken: of several in flight the second

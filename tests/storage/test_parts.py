@@ -9,6 +9,7 @@ from kmirror.protocol.records import end_txn_marker, parse_header
 from kmirror.storage.epochs import EpochCache
 from kmirror.storage.errors import (
     InvalidProducerEpoch,
+    InvalidRecord,
     InvalidTxnState,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
@@ -309,3 +310,13 @@ def test_what_was_refused_has_to_come_first() -> None:
     log.producers.note_refused(parse_header(first), NOW_MS)
     log.producers.remove_expired(NOW_MS + 5_000, 5_000)
     produce(log, second)
+
+
+def test_an_old_epoch_is_told_from_one_that_cannot_be_rebuilt() -> None:
+    """A negative epoch is taken as it comes, save where the topic's codec asks for another batch; an old one never."""
+    log = open_log(MemoryFileSystem(), config=LogConfig(compression_type="gzip"))
+    with pytest.raises(InvalidRecord):
+        produce(log, batch(pid=7, producer_epoch=-2, seq=0))
+    produce(log, batch(pid=7, producer_epoch=0, seq=0))
+    with pytest.raises(InvalidProducerEpoch):
+        produce(log, batch(pid=7, producer_epoch=-2, seq=0))
