@@ -164,6 +164,12 @@ def _end_of(records: bytes | memoryview | None) -> int:
     return max((batch.base_offset + batch.last_offset_delta + 1 for batch in opened(records or b"")), default=0)
 
 
+def _behind(aborted: object, row: object) -> bool:
+    """An aborted transaction that begins behind all the records that Kafka returned."""
+    first_offset = getattr(aborted, "first_offset", -1)
+    return bool(first_offset >= _end_of(getattr(row, "records", None)) > 0)
+
+
 def gives_up_with(left: int, right: int) -> Condition:
     """The left says one error code where the right says the other."""
     return lambda seen: (seen.left, seen.right) == (left, right)
@@ -247,8 +253,12 @@ _LISTED: tuple[Rule, ...] = (
     ),
     Rule(
         ("Fetch.responses.partitions.aborted_transactions",), Kind.LISTED,
-        "of what only kmirror returned, see above",
-        when=lambda seen: seen.left is ABSENT and seen.right.first_offset >= _end_of(seen.left_parent.records) > 0,
+        "transactions behind the records of the answer: Kafka lists those up to the next index entry or segment, "
+        "kmirror those of the records, which may go on in the next segment",
+        when=lambda seen: (
+            ABSENT in (seen.left, seen.right)
+            and (_behind(seen.left, seen.left_parent) or _behind(seen.right, seen.left_parent))
+        ),
     ),
     Rule(
         ("DescribeLogDirs.results.topics",), Kind.LISTED,

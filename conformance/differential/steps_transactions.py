@@ -231,8 +231,8 @@ def produce(story: Story) -> Step | None:
         return None
     claimed, what = identity(story, producer)
     version = story.version("Produce", lowest=3)
-    if claimed[0][0] < 0 and topic.configs:
-        return None  # an internal error in Kafka when it makes a new batch of it, and fine when it does not
+    if claimed[0][0] < 0:
+        claimed, what = ((MADE_UP, MADE_UP), 0), "made up"  # none at all: an internal error in Kafka, by chance
     slot = (topic.name, story.partition(topic))
     added = sorted(slot for slot in producer.partitions if slot[0] in story.topics)
     if version < IMPLICIT_PRODUCE_FROM and added and rng.randrange(8):
@@ -257,9 +257,9 @@ def produce(story: Story) -> Step | None:
         row = left.responses[0].partition_responses[0]
         if claimed[0] != producer.ids:
             return
-        if row.error_code == 0:
+        if row.error_code == 0 and transactional:
             producer.refused.pop(slot, None)
-        else:
+        elif row.error_code != 0:
             producer.refused[slot] = min(sequence, producer.refused.get(slot, sequence))
         if row.error_code == 0 and claimed == (producer.ids, producer.epoch):
             if sequence == due:
