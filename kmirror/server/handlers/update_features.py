@@ -51,9 +51,7 @@ async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Upd
                 return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     response = UpdateFeaturesResponse(error_message=None)
     if context.api_version < _FIRST_VERSION_WITHOUT_RESULTS:
-        response.results = [
-            UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates
-        ]
+        response.results = [UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates]
     return response
 
 
