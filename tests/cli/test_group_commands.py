@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kmirror.clock import SystemClock
 from tests.cli.conftest import Broker, Ran, Run
 
 pytestmark = pytest.mark.integration
@@ -196,8 +197,11 @@ class Consumer:
 
 
 def members_of(on: Run, group: str, count: int) -> list[dict[str, Any]]:
-    """Once the group is Stable with so many members; a bounded number of looks."""
-    for _ in range(500):
+    """Once the group is Stable with so many members: a member hears of a rebalance with its next heartbeat."""
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + WAIT_S * 1000
+    found: list[dict[str, Any]] = []
+    while clock.monotonic_ms() < deadline_ms:
         ran = on("group", "describe", group, "--json")
         found = json.loads(ran.out) if ran.status == 0 else []
         if found and found[0]["state"] == "Stable" and len(found[0]["members"]) == count:
