@@ -124,6 +124,7 @@ NODE_SPECIFIC = frozenset(
         "group.initial.rebalance.delay.ms",
         "inter.broker.listener.name",
         "listener.security.protocol.map",
+        "log.initial.task.delay.ms",
         "listeners",
         "log.dir",
         "log.dirs",

@@ -21,6 +21,7 @@ from kmirror.protocol.records import (
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_BIT,
     NEWEST_MAGIC,
+    NO_PRODUCER_EPOCH,
     NO_TIMESTAMP,
     BatchHeader,
     build_batch,
@@ -198,7 +199,8 @@ def _validated(
     ):
         return data, header
     if summary.min_timestamp < NO_TIMESTAMP or (header.producer_id >= 0 and header.producer_epoch < 0):
-        log.producers.check_not_older(header)
+        if header.producer_epoch != NO_PRODUCER_EPOCH:  # of that one Kafka cannot even begin to build a batch
+            log.producers.check_not_older(header)
         raise InvalidRecord(
             "negative times and producer epochs are taken as they come, but not when a batch is rebuilt"
         )

@@ -26,6 +26,8 @@ from kmirror.server.waiting import settled
 
 VERSIONS = (0, 2)
 
+NO_ERROR = "NONE"
+"""What Kafka says of each feature beside error code 0."""
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _FIRST_VERSION_WITH_TYPE = 1
 _FIRST_VERSION_WITHOUT_RESULTS = 2
@@ -51,7 +53,9 @@ async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Upd
                 return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     response = UpdateFeaturesResponse(error_message=None)
     if context.api_version < _FIRST_VERSION_WITHOUT_RESULTS:
-        response.results = [UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates]
+        response.results = [
+            UpdatableFeatureResult(feature=update.feature, error_message=NO_ERROR) for update in request.feature_updates
+        ]
     return response
 
 
