@@ -17,7 +17,7 @@ from kmirror.protocol.api.create_topics import (
     CreateTopicsRequest,
 )
 from kmirror.protocol.api.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from kmirror.protocol.api.delete_topics import DeleteTopicsRequest
+from kmirror.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kmirror.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kmirror.protocol.api.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
 from kmirror.protocol.api.describe_topic_partitions import (
@@ -332,3 +332,19 @@ async def test_a_cursor_outside_the_list() -> None:
         answer = await broker.connect().ask("DescribeTopicPartitions", 0, request)
         assert [(row.name, row.error_code) for row in answer.topics] == [(name, INVALID_REQUEST) for name in "utu"]
         assert {bytes(row.topic_id) for row in answer.topics} == {uuids.ZERO}
+
+
+async def test_what_names_no_topic_to_delete_has_a_row_each_time() -> None:
+    async with serving() as broker:
+        await broker.create_topic("t")
+        both = DeleteTopicState(name="t", topic_id=b"\x01" * 16)
+        neither, there = DeleteTopicState(), DeleteTopicState(name="t")
+        request = DeleteTopicsRequest(topics=[both, neither, there, both, neither], timeout_ms=1000)
+        answer = await broker.connect().ask("DeleteTopics", 6, request)
+        assert [(row.name, row.error_code) for row in answer.responses] == [
+            ("t", 42),
+            (None, 42),
+            ("t", 0),
+            ("t", 42),
+            (None, 42),
+        ]

@@ -47,15 +47,17 @@ async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Delet
     rows: list[DeletableTopicResult] = []
     started: list[tuple[DeletableTopicResult, Promise[None]]] = []
     asked = _asked(context, request)
-    names = Counter(topic.name for topic in asked if topic.name is not None)
-    ids = Counter(topic.topic_id for topic in asked if topic.name is None)
+    named = [topic for topic in asked if _names_one(topic)]
+    names = Counter(topic.name for topic in named if topic.name is not None)
+    ids = Counter(topic.topic_id for topic in named if topic.name is None)
     seen: set[object] = set()
     turn = Turn()
     for topic in asked:
-        key = topic.topic_id if topic.name is None else topic.name
-        if key in seen:
-            continue
-        seen.add(key)
+        if _names_one(topic):  # what does not has a row each time
+            key = topic.topic_id if topic.name is None else topic.name
+            if key in seen:
+                continue
+            seen.add(key)
         row = _check(context, topic, names, ids)
         rows.append(row)
         if row.error_code == ErrorCode.NONE:
@@ -66,6 +68,11 @@ async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Delet
     for row, promise in started:
         _finish(row, promise)
     return DeleteTopicsResponse(responses=rows)
+
+
+def _names_one(topic: DeleteTopicState) -> bool:
+    """By its name or by its id, not by both or neither."""
+    return (topic.name is None) != (topic.topic_id == uuids.ZERO)
 
 
 def _asked(context: RequestContext, request: DeleteTopicsRequest) -> list[DeleteTopicState]:
