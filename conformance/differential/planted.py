@@ -294,10 +294,7 @@ def _() -> None:
 
 @_mistake("any transaction timeout will do", "transactions")
 def _() -> None:
-    _returns(
-        transactions.Transactions, "_refuse_init", _instead_of(ErrorCode.INVALID_TRANSACTION_TIMEOUT, ErrorCode.NONE)
-    )
-    _returns(transactions.Transactions, "_refuse_init", lambda refusal: refusal or None)
+    _with(transactions.Transactions, "init_producer_id", timeout_ms=60_000)
 
 
 @_mistake("transactions are listed whatever their state", "transactions")
