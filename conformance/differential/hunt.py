@@ -11,7 +11,7 @@ from conformance.differential.peers import started
 from conformance.differential.planted import MISTAKES, Mistake
 from conformance.differential.runner import Finding, Runner
 
-SEQUENCES = 20
+SEQUENCES = 60
 FIRST_SEED = 70_000
 
 

@@ -229,7 +229,7 @@ class Runner:
                 before_cleaning()
             try:
                 self._clean(story)
-            except NotSettled as error:
+            except (NotSettled, OSError) as error:
                 self._found(number, None, [Difference("(cleaning)", str(error), "")], None)
         return len(self.report.findings) == before
 

@@ -257,9 +257,10 @@ def produce(story: Story) -> Step | None:
         row = left.responses[0].partition_responses[0]
         if claimed[0] != producer.ids:
             return
-        if row.error_code == 0 and transactional:
+        fresh = row.error_code == 0 and sequence == due and claimed[1] == producer.epoch
+        if fresh and transactional:
             producer.refused.pop(slot, None)
-        elif row.error_code != 0:
+        elif not fresh:  # a repeated one leaves the same behind as a refused one
             producer.refused[slot] = min(sequence, producer.refused.get(slot, sequence))
         if row.error_code == 0 and claimed == (producer.ids, producer.epoch):
             if sequence == due:
