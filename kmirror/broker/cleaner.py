@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kmirror.broker.partition import Partition
-from kmirror.errors import ApiError
+from kmirror.errors import ApiError, CorruptData
 from kmirror.storage import cleaning
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class Cleaner:
             )
         except ApiError:
             return None  # deleted, or it cannot be read: its clients are told
+        except CorruptData as error:  # of one log: the others have their turn
+            self.failed(partition, str(error), damaged=True)
+            return None
 
     def swap_in(self, partition: Partition, group: cleaning.CleanedGroup) -> bool:
         """One group is on disk. False: the round is void, the log was cut or trimmed."""
