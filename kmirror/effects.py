@@ -81,6 +81,10 @@ class Promise(Generic[T]):
             callback(self)
 
 
+Place = tuple[str, int]
+"""(topic, partition)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogId:
     """Names a log that holds state: ("__mirror_state", 12), ("__cluster_metadata", 0)."""

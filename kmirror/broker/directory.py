@@ -16,7 +16,7 @@ from kmirror.errors import ConfigError, CorruptData, DiskFailure
 from kmirror.limits import MAX_FILE_NAME_LENGTH
 from kmirror.protocol import uuids
 from kmirror.storage import checkpoints
-from kmirror.storage.checkpoints import TopicPartition
+from kmirror.storage.checkpoints import OffsetCheckpoint, TopicPartition
 from kmirror.storage.filesystem import FileSystem, Lock
 from kmirror.storage.segment import LOG_SUFFIX, offset_in
 
@@ -59,15 +59,14 @@ class DataDirectory:
         try:
             self.identity, self.is_new = self._identify(config)
             self.clean = checkpoints.take_clean_shutdown(fs, self.path) or self.is_new
-            self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT_FILE)
-            self.log_starts = self._offsets(checkpoints.LOG_START_FILE)
-            self.cleaned_up_to = self._offsets(checkpoints.CLEANER_FILE)
+            self.recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_FILE)
+            self.log_starts = self._checkpoint(checkpoints.LOG_START_FILE)
+            self.cleaned_up_to = self._checkpoint(checkpoints.CLEANER_FILE)
             self.high_watermarks = self._high_watermarks()
         except BaseException:
             self.release()
             raise
-        self._outdated: set[str] = set()
-        """Checkpoints that speak of partitions which are deleted."""
+        self._checkpoints = (self.recovery_points, self.log_starts, self.cleaned_up_to, self.high_watermarks)
         self._to_remove: list[tuple[int, str]] = []
 
     def release(self) -> None:
@@ -110,46 +109,25 @@ class DataDirectory:
             raise ConfigError(f"{path} belongs to node {identity.node_id}, but node.id={config.node_id}")
         return identity, False
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+    def _checkpoint(self, name: str) -> OffsetCheckpoint:
         """A damaged checkpoint costs a longer recovery, not the start: the logs themselves know better."""
+        checkpoint = OffsetCheckpoint(self.fs, f"{self.path}/{name}")
         try:
-            return checkpoints.read_offsets(self.fs, f"{self.path}/{name}")
+            checkpoint.read()
         except CorruptData as error:
             log.warning("%s; recovering without it", error)
             self.clean = False
-            return {}
+        return checkpoint
 
-    def _high_watermarks(self) -> dict[TopicPartition, int]:
-        """Kept for partitions whose log is not opened this time. A log knows its own: damage costs nothing."""
+    def _high_watermarks(self) -> OffsetCheckpoint:
+        """Nothing here reads them: a Kafka that takes the directory over does. Kept for partitions whose log is not
+        opened this time; a log knows its own, so damage costs nothing."""
+        checkpoint = OffsetCheckpoint(self.fs, f"{self.path}/{checkpoints.HIGH_WATERMARK_FILE}")
         try:
-            return checkpoints.read_offsets(self.fs, f"{self.path}/{checkpoints.HIGH_WATERMARK_FILE}")
+            checkpoint.read()
         except CorruptData as error:
             log.warning("%s; written anew", error)
-            return {}
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
-        self._write(checkpoints.RECOVERY_POINT_FILE, self.recovery_points, offsets)
-        self.recovery_points = offsets
-
-    def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
-        self._write(checkpoints.LOG_START_FILE, self.log_starts, offsets)
-        self.log_starts = offsets
-
-    def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
-        """Nothing here reads them: a Kafka that takes the directory over does."""
-        self._write(checkpoints.HIGH_WATERMARK_FILE, self.high_watermarks, offsets)
-        self.high_watermarks = offsets
-
-    def write_cleaned_up_to(self, offsets: dict[TopicPartition, int]) -> None:
-        self._write(checkpoints.CLEANER_FILE, self.cleaned_up_to, offsets)
-        self.cleaned_up_to = offsets
-
-    def _write(self, name: str, before: dict[TopicPartition, int], offsets: dict[TopicPartition, int]) -> None:
-        if offsets != before or name in self._outdated:
-            checkpoints.write_offsets(self.fs, f"{self.path}/{name}", offsets)
-            self._outdated.discard(name)
+        return checkpoint
 
     def mark_clean(self) -> None:
         checkpoints.write_clean_shutdown(self.fs, self.path)
@@ -195,10 +173,8 @@ class DataDirectory:
 
     def _forget(self, key: TopicPartition) -> None:
         """A new log begins: what the checkpoints say is about a deleted topic of the same name, and must go first."""
-        self.write_recovery_points({other: at for other, at in self.recovery_points.items() if other != key})
-        self.write_log_starts({other: at for other, at in self.log_starts.items() if other != key})
-        self.write_cleaned_up_to({other: at for other, at in self.cleaned_up_to.items() if other != key})
-        self.write_high_watermarks({other: at for other, at in self.high_watermarks.items() if other != key})
+        for checkpoint in self._checkpoints:
+            checkpoint.forget(key)
 
     def _topic_id_of(self, path: str) -> bytes | None:
         try:
@@ -223,14 +199,8 @@ class DataDirectory:
         Not durable before `sync`, which one call does for many.
         """
         path = self.partition_path(topic, index)
-        for name, offsets in (
-            (checkpoints.RECOVERY_POINT_FILE, self.recovery_points),
-            (checkpoints.LOG_START_FILE, self.log_starts),
-            (checkpoints.HIGH_WATERMARK_FILE, self.high_watermarks),
-            (checkpoints.CLEANER_FILE, self.cleaned_up_to),
-        ):
-            if offsets.pop((topic, index), None) is not None:
-                self._outdated.add(name)
+        for checkpoint in self._checkpoints:
+            checkpoint.discard((topic, index))
         if not self.fs.exists(path):
             return False
         target = self._renamed(topic, index, DELETE_SUFFIX)

@@ -26,11 +26,10 @@ from kmirror.coordinator.groups.offsets import (
     OffsetRow,
     Offsets,
     OffsetValue,
-    Place,
     tombstone,
 )
 from kmirror.coordinator.transactions import Producer
-from kmirror.effects import Effects, LogId, ProducerBatch, Promise, StateRecord, Timer
+from kmirror.effects import Effects, LogId, Place, ProducerBatch, Promise, StateRecord, Timer
 from kmirror.errors import ApiError
 from kmirror.limits import MAX_STRING_BYTES, OFFSETS_PART_BYTES
 from kmirror.protocol.errors import ErrorCode

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from kmirror.broker.metadata import TopicState
 from kmirror.coordinator.groups.offsets import OffsetValue
-from kmirror.effects import Promise
+from kmirror.effects import Place, Promise
 from kmirror.errors import ApiError
 from kmirror.mirror import group_sync
-from kmirror.mirror.group_sync import GroupOffset, Held, ListedGroup, Place, Readable
+from kmirror.mirror.group_sync import GroupOffset, Held, ListedGroup, Readable
 from kmirror.mirror.states import Desired, State
 from kmirror.protocol.errors import ErrorCode, name_of
 

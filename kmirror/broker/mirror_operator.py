@@ -322,9 +322,7 @@ def _create_and_start(
     again: Promise[seam.TopicResult] = Promise()
     if topic.name in mirror.creating:
         mirror.creating[topic.name].then(
-            lambda _made: start_topic(mirrors, mirror, topic, force=force, start_from=start_from).then(
-                lambda done: again.resolve(done.result())
-            )
+            lambda _made: start_topic(mirrors, mirror, topic, force=force, start_from=start_from).then(again.follow)
         )
         return again
     if topic.num_partitions <= 0:
@@ -342,8 +340,7 @@ def _create_and_start(
         except ApiError as error:
             result.resolve(seam.TopicResult(name=topic.name, error_code=error.code, error_message=error.message))
             return
-        started = start_topic(mirrors, mirror, topic, force=force, start_from=start_from)
-        started.then(lambda done: result.resolve(done.result()))
+        start_topic(mirrors, mirror, topic, force=force, start_from=start_from).then(result.follow)
 
     mirror.creating[topic.name] = mirrors.world.create_topic(spec)
     mirror.creating[topic.name].then(made)
@@ -442,7 +439,7 @@ def stop_topic(mirrors: Mirrors, name: str, topic_name: str) -> Promise[seam.Sto
         topic.association = _with(topic.association, Desired.STOPPED)
         for partition in topic.partitions:
             partition.step(ev.Wished(desired=Desired.STOPPED))
-        StopOperation(mirrors, topic).begin().then(lambda done: result.resolve(done.result()))
+        StopOperation(mirrors, topic).begin().then(result.follow)
 
     _wish(mirrors, name, topic, Desired.STOPPED).then(wished)
     return result
@@ -453,7 +450,7 @@ def _stop_after(mirrors: Mirrors, start_: StartOperation, name: str) -> Promise[
     result: Promise[seam.StopResult] = Promise()
 
     def started(_done: Promise[seam.TopicResult]) -> None:
-        stop_topic(mirrors, name, start_.topic).then(lambda done: result.resolve(done.result()))
+        stop_topic(mirrors, name, start_.topic).then(result.follow)
 
     start_.promise.then(started)
     return result

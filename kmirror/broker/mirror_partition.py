@@ -312,7 +312,7 @@ class MirroredPartition:
             except ApiError as error:
                 bumped.fail(error)
                 return
-            self._raise_epoch(action).then(lambda raised: _pass_on(raised, bumped))
+            self._raise_epoch(action).then(bumped.follow)
 
         self.mirrors.clamp_groups(self.partition).then(clamped)
         self._await(action.token, bumped)
@@ -355,13 +355,6 @@ class MirroredPartition:
 
     def _report(self, action: ev.Report) -> None:
         self.mirrors.report(self, action)
-
-
-def _pass_on(settled: Promise[int], waiting: Promise[int]) -> None:
-    try:
-        waiting.resolve(settled.result())
-    except ApiError as error:
-        waiting.fail(error)
 
 
 class Continue:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kmirror.broker.partition import Partition
-from kmirror.coordinator.transactions import Answer, Place, Producer
-from kmirror.effects import Promise, Timer
+from kmirror.coordinator.transactions import Answer, Producer
+from kmirror.effects import Place, Promise, Timer
 from kmirror.errors import ApiError
 from kmirror.protocol.errors import ErrorCode
 

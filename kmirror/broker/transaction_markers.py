@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kmirror.broker.runtime import Runtime
-from kmirror.coordinator.transaction_entry import Place, Transaction
-from kmirror.effects import LogId, Promise
+from kmirror.coordinator.transaction_entry import Transaction
+from kmirror.effects import LogId, Place, Promise
 from kmirror.errors import ApiError
 from kmirror.limits import TRANSACTION_MARKER_RETRY_MS, TRANSACTION_MARKERS_PER_TURN
 from kmirror.protocol.errors import ErrorCode

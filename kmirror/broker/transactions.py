@@ -26,14 +26,13 @@ from kmirror.coordinator import transaction_entry as entries
 from kmirror.coordinator.transactions import (
     Answer,
     Limits,
-    Place,
     Producer,
     ProducerIdNeeded,
     State,
     Transactions,
     WriteMarkers,
 )
-from kmirror.effects import Effects, LogId, Promise, StateRecord, Timer
+from kmirror.effects import Effects, LogId, Place, Promise, StateRecord, Timer
 from kmirror.errors import ApiError
 from kmirror.limits import ROWS_PER_TURN, TRANSACTION_MARKER_RETRY_MS
 from kmirror.protocol.errors import ErrorCode
@@ -47,6 +46,10 @@ log = logging.getLogger("kmirror.broker")
 
 ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
+
+
+Decide = Callable[[int | None, Promise[Answer]], Effects]
+"""A method of the machine with all but (a producer id nobody has used, the promise of its answer)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +197,22 @@ class TransactionCoordinator:
                 reply=reply,
             )
 
+        self._with_topic(TRANSACTIONS_TOPIC, answered, lambda: self._decide(transactional_id, decide, answered))
+        return answered
+
+    def _with_topic(self, name: str, answered: Promise[Answer], go_on: Callable[[], None]) -> None:
+        """When the internal topic is there, made for this if need be; else the answer is COORDINATOR_NOT_AVAILABLE."""
+
         def made(topic: Promise[TopicState]) -> None:
             try:
                 topic.result()
             except ApiError as error:
-                log.warning("%s cannot be made: %s", TRANSACTIONS_TOPIC, error.message)
+                log.warning("%s cannot be made: %s", name, error.message)
                 answered.resolve(Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             else:
-                self._decide(transactional_id, decide, answered)
+                go_on()
 
-        self._world.ensure_internal_topic(TRANSACTIONS_TOPIC).then(made)
-        return answered
+        self._world.ensure_internal_topic(name).then(made)
 
     def add(
         self, transactional_id: str, producer: Producer, places: frozenset[Place], *, client_version: int
@@ -226,19 +234,12 @@ class TransactionCoordinator:
         """The group's partition of `__consumer_offsets` as part of the transaction (AddOffsetsToTxn)."""
         answered: Promise[Answer] = Promise()
 
-        def made(topic: Promise[TopicState]) -> None:
-            try:
-                topic.result()
-            except ApiError as error:
-                log.warning("%s cannot be made: %s", OFFSETS_TOPIC, error.message)
-                answered.resolve(Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                return
+        def add() -> None:
             group_log = self._world.groups.log_of(group_id)
             place = (group_log.topic, group_log.partition)
-            added = self.add(transactional_id, producer, frozenset({place}), client_version=0)
-            added.then(lambda promise: answered.resolve(promise.result()))
+            self.add(transactional_id, producer, frozenset({place}), client_version=0).then(answered.follow)
 
-        self._world.ensure_internal_topic(OFFSETS_TOPIC).then(made)
+        self._with_topic(OFFSETS_TOPIC, answered, add)
         return answered
 
     def end(self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int) -> Promise[Answer]:
@@ -305,9 +306,7 @@ class TransactionCoordinator:
     def _now_ms(self) -> int:
         return self._world.clock.time_ms()
 
-    def _decided(
-        self, transactional_id: str, decide: Callable[[int | None, Promise[Answer]], Effects]
-    ) -> Promise[Answer]:
+    def _decided(self, transactional_id: str, decide: Decide) -> Promise[Answer]:
         answered: Promise[Answer] = Promise()
         self._decide(transactional_id, decide, answered)
         return answered
@@ -315,7 +314,7 @@ class TransactionCoordinator:
     def _decide(
         self,
         transactional_id: str,
-        decide: Callable[[int | None, Promise[Answer]], Effects],
+        decide: Decide,
         answered: Promise[Answer],
         fresh: int | None = None,
     ) -> None:
@@ -332,7 +331,7 @@ class TransactionCoordinator:
     def _taken(
         self,
         transactional_id: str,
-        decide: Callable[[int | None, Promise[Answer]], Effects],
+        decide: Decide,
         answered: Promise[Answer],
         taken: Promise[int],
     ) -> None:

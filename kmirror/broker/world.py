@@ -218,7 +218,7 @@ class World:
     def _look_for_missing(self) -> None:
         """A partition's directory that somebody removed: it begins anew at 0, but not without a word."""
         for partition in self.partitions():
-            end = self.directory.recovery_points.get((partition.topic_name, partition.index), 0)
+            end = self.directory.recovery_points.offsets.get((partition.topic_name, partition.index), 0)
             if end and not partition.is_on_disk:
                 log.error(
                     "%s has no directory, the last checkpoint knew of %d offsets: it is empty now", partition, end
@@ -351,7 +351,7 @@ class World:
             open_log=open_log,
             exists=lambda: self.fs.exists(self.directory.partition_path(topic.name, index)),
             internal=topic.internal,
-            cleaned_up_to=self.directory.cleaned_up_to.get((topic.name, index), -1),
+            cleaned_up_to=self.directory.cleaned_up_to.offsets.get((topic.name, index), -1),
         )
 
     def _open_log(self, name: str, index: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -364,8 +364,8 @@ class World:
             config=config,
             clock=self.clock,
             clean=self.directory.clean,
-            recovery_point=self.directory.recovery_points.get(key, 0),
-            log_start_offset=self.directory.log_starts.get(key, 0),
+            recovery_point=self.directory.recovery_points.offsets.get(key, 0),
+            log_start_offset=self.directory.log_starts.offsets.get(key, 0),
         )
         for note in opened.report.notes:
             log.warning("%s-%d: %s", name, index, note)
@@ -596,25 +596,28 @@ class World:
 
     def write_checkpoints(self) -> None:
         """Recovery points, log starts, high watermarks and how far logs are compacted, every minute. StorageError."""
-        self.directory.write_recovery_points(self._offsets(self.directory.recovery_points, _flushed))
+        checkpoint = self.directory.recovery_points
+        checkpoint.write(self._offsets(checkpoint.offsets, _flushed))
         self.write_log_starts()
         self._write_high_watermarks()
         self.write_cleaned_up_to()
 
     def _write_high_watermarks(self) -> None:
         """Of data partitions only, as in Kafka: the quorum decides about the metadata log's."""
-        offsets = self._offsets(self.directory.high_watermarks, _committed)
+        checkpoint = self.directory.high_watermarks
+        offsets = self._offsets(checkpoint.offsets, _committed)
         offsets.pop((METADATA_TOPIC, 0), None)
-        self.directory.write_high_watermarks(offsets)
+        checkpoint.write(offsets)
 
     def write_cleaned_up_to(self) -> None:
         """How far each log is compacted. Raises StorageError."""
         found = {(partition.topic_name, partition.index): partition.cleaned_up_to for partition in self.partitions()}
-        self.directory.write_cleaned_up_to({key: offset for key, offset in found.items() if offset >= 0})
+        self.directory.cleaned_up_to.write({key: offset for key, offset in found.items() if offset >= 0})
 
     def write_log_starts(self) -> None:
-        starts = self._offsets(self.directory.log_starts, _start)
-        self.directory.write_log_starts({key: offset for key, offset in starts.items() if offset})
+        checkpoint = self.directory.log_starts
+        starts = self._offsets(checkpoint.offsets, _start)
+        checkpoint.write({key: offset for key, offset in starts.items() if offset})
 
     def _offsets(self, before: Mapping[tuple[str, int], int], of: Callable[[Log], int]) -> dict[tuple[str, int], int]:
         """One value per partition: of its log when that is open, else what the last checkpoint said."""

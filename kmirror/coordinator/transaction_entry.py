@@ -15,6 +15,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kmirror.effects import Place
 from kmirror.errors import CorruptData
 from kmirror.protocol.internal.transaction_state import PartitionsSchema, TransactionLogValue
 
@@ -26,9 +27,6 @@ NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout of a two-phase commit (KIP-939): such a transaction is never aborted for its age."""
 EPOCH_BUMPS: Final = 2
 """From this level of transaction.version on every end of a transaction raises the epoch (KIP-890)."""
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 
 class State(enum.IntEnum):
@@ -96,6 +94,14 @@ class Transaction:
     @property
     def epoch_exhausted(self) -> bool:
         return exhausted(self.producer_epoch)
+
+    @property
+    def by_topic(self) -> dict[str, list[int]]:
+        """Its partitions, in order."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.places):
+            topics.setdefault(topic, []).append(partition)
+        return topics
 
     @property
     def commits(self) -> bool:
@@ -197,10 +203,7 @@ def _next(entry: Transaction, state: State, **changes: object) -> Transaction:
 
 
 def to_record(entry: Transaction) -> TransactionLogValue:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(entry.places):
-        topics.setdefault(topic, []).append(partition)
-    partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in topics.items()]
+    partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in entry.by_topic.items()]
     return TransactionLogValue(
         producer_id=entry.producer_id,
         previous_producer_id=entry.previous_producer_id,

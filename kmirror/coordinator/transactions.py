@@ -26,12 +26,11 @@ from kmirror.coordinator.transaction_entry import (
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     STATES_BY_NAME,
-    Place,
     State,
     Transaction,
     exhausted,
 )
-from kmirror.effects import Effects, LogId, Promise, StateRecord
+from kmirror.effects import Effects, LogId, Place, Promise, StateRecord
 from kmirror.protocol.errors import ErrorCode
 
 _NONE: Final = ErrorCode.NONE
@@ -232,19 +231,7 @@ class Transactions:
             again = verdict is _NONE and client_version >= EPOCH_BUMPS
             answer = Answer(verdict, entry.producer_id, entry.producer_epoch) if again else Answer(verdict)
             return self._say(transactional_id, reply, answer)
-        next_producer_id = NO_PRODUCER_ID
-        if client_version >= EPOCH_BUMPS and entry.epoch_exhausted:
-            if fresh is None:
-                raise ProducerIdNeeded
-            next_producer_id = fresh
-        changed = entries.ending(
-            entry,
-            commit=commit,
-            client_version=client_version if client_version >= EPOCH_BUMPS else 0,
-            next_producer_id=next_producer_id,
-            fence=False,
-            now_ms=now_ms,
-        )
+        changed = _ending(entry, commit=commit, version=client_version, fence=False, fresh=fresh, now_ms=now_ms)
         answer = Answer()
         if client_version >= EPOCH_BUMPS:
             then = entries.ended(changed, now_ms=now_ms)
@@ -279,19 +266,7 @@ class Transactions:
         answer: Answer,
     ) -> Effects:
         version = self._limits().server_version
-        next_producer_id = NO_PRODUCER_ID
-        if version >= EPOCH_BUMPS and entry.epoch_exhausted:
-            if fresh is None:
-                raise ProducerIdNeeded
-            next_producer_id = fresh
-        changed = entries.ending(
-            entry,
-            commit=False,
-            client_version=version if version >= EPOCH_BUMPS else 0,
-            next_producer_id=next_producer_id,
-            fence=True,
-            now_ms=now_ms,
-        )
+        changed = _ending(entry, commit=False, version=version, fence=True, fresh=fresh, now_ms=now_ms)
         return self._record(transactional_id, changed, reply, answer)
 
     def expire(self, now_ms: int, among: Iterable[str] | None = None) -> Effects:
@@ -383,6 +358,26 @@ def _refuse_member(entry: Transaction | None, producer: Producer, *, wait_first:
     return ErrorCode.CONCURRENT_TRANSACTIONS if entry.state.deciding else None
 
 
+def _ending(
+    entry: Transaction, *, commit: bool, version: int, fence: bool, fresh: int | None, now_ms: int
+) -> Transaction:
+    """`entries.ending` under a level of transaction.version. Raises ProducerIdNeeded when the epochs are used up."""
+    bumps = version >= EPOCH_BUMPS
+    next_producer_id = NO_PRODUCER_ID
+    if bumps and entry.epoch_exhausted:
+        if fresh is None:
+            raise ProducerIdNeeded
+        next_producer_id = fresh
+    return entries.ending(
+        entry,
+        commit=commit,
+        client_version=version if bumps else 0,
+        next_producer_id=next_producer_id,
+        fence=fence,
+        now_ms=now_ms,
+    )
+
+
 _COMMITTED: Final = {State.COMPLETE_COMMIT: True, State.COMPLETE_ABORT: False}
 
 
@@ -424,7 +419,6 @@ __all__ = [
     "NO_TIMEOUT_MS",
     "Answer",
     "Limits",
-    "Place",
     "Producer",
     "ProducerIdNeeded",
     "State",

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kmirror.effects import Place
 from kmirror.mirror.sync import Patterns
 
 NO_EPOCH: Final = -1
 SHARE: Final = "share"
 """Share groups have no committed offsets; their name may be another group's here."""
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 
 class GroupOffset(NamedTuple):

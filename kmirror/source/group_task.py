@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
 
+from kmirror.effects import Place
 from kmirror.errors import ApiError, DecodeError
 from kmirror.limits import MIRROR_GROUP_SYNC_PAUSE_MS
-from kmirror.mirror.group_sync import GroupOffset, ListedGroup, Place
+from kmirror.mirror.group_sync import GroupOffset, ListedGroup
 from kmirror.source import groups
 from kmirror.source.cluster import Cluster
 from kmirror.source.errors import PeerError
@@ -64,8 +66,4 @@ async def keep_groups(
 
 async def _look(port: GroupPort, mirror: str, cluster: Cluster) -> None:
     wanted = port.wanted(mirror, await groups.list_groups(cluster))
-
-    def take(group_id: str, offsets: Mapping[Place, GroupOffset]) -> None:
-        port.take(mirror, group_id, offsets)
-
-    await groups.read_offsets(cluster, wanted, take)
+    await groups.read_offsets(cluster, wanted, partial(port.take, mirror))

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import trio
 
+from kmirror.effects import Place
 from kmirror.errors import DecodeError
 from kmirror.limits import MIRROR_GROUPS_PER_REQUEST
-from kmirror.mirror.group_sync import GroupOffset, ListedGroup, Place
+from kmirror.mirror.group_sync import GroupOffset, ListedGroup
 from kmirror.protocol.api.find_coordinator import FindCoordinatorRequest
 from kmirror.protocol.api.list_groups import ListGroupsRequest
 from kmirror.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup

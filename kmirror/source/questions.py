@@ -22,6 +22,7 @@ from kmirror.broker.mirror_seam import (
     OffsetQuery,
     Query,
 )
+from kmirror.mirror.joining import STOPPED
 from kmirror.protocol.api.describe_cluster_mirrors import (
     DescribeClusterMirrorsRequest,
     DescribeClusterMirrorsResponse,
@@ -33,7 +34,6 @@ from kmirror.source.connection import Connection
 
 _FIRST_EPOCH_END_AS_CONSUMER = 2
 """OffsetForLeaderEpoch before v2 answers neither fenced nor with the epoch found."""
-_STOPPED = "STOPPED"
 
 Q = TypeVar("Q", bound=Query)
 Answered = Callable[[Query, Answer], None]
@@ -159,7 +159,7 @@ def lineage_of(response: DescribeClusterMirrorsResponse, query: LineageQuery) ->
             for row in topic.partitions
             if (topic.topic_name, row.partition_index) == (query.topic, query.partition)
         ]
-    return max(found, key=lambda one: (one.state != _STOPPED, one.last_mirror_offset), default=LineageAnswer())
+    return max(found, key=lambda one: (one.state != STOPPED, one.last_mirror_offset), default=LineageAnswer())
 
 
 def _once_per_partition(queries: list[Q]) -> list[dict[calls.Partition, Q]]:

@@ -70,6 +70,37 @@ def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
     return offsets
 
 
+class OffsetCheckpoint:
+    """One such file of a data directory, and what it says: `offsets`. Kafka: OffsetCheckpointFile."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self.offsets: dict[TopicPartition, int] = {}
+        self._outdated = False
+        """The file speaks of partitions that are deleted."""
+
+    def read(self) -> None:
+        """Raises CorruptData; `offsets` are empty then."""
+        self.offsets = read_offsets(self._fs, self._path)
+
+    def write(self, offsets: dict[TopicPartition, int]) -> None:
+        """Nothing, when that is what it says. Raises DiskFull, DiskFailure."""
+        if offsets != self.offsets or self._outdated:
+            write_offsets(self._fs, self._path, offsets)
+            self._outdated = False
+        self.offsets = offsets
+
+    def discard(self, key: TopicPartition) -> None:
+        """The partition is deleted: gone from `offsets` now, from the file with the next `write`."""
+        if self.offsets.pop(key, None) is not None:
+            self._outdated = True
+
+    def forget(self, key: TopicPartition) -> None:
+        """Gone from the file when this returns. Raises DiskFull, DiskFailure."""
+        self.write({other: at for other, at in self.offsets.items() if other != key})
+
+
 def format_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
     return format_lines(f"{epoch} {offset}" for epoch, offset in entries)
 

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kmirror.limits import CLEANER_BYTES_PER_KEY, CLEANER_MIN_KEYS, CLEANER_WRITE_BYTES
 from kmirror.protocol.records import check_crc, parse_header
 from kmirror.storage import compaction, flush, retention
+from kmirror.storage.append import new_segment
 from kmirror.storage.filesystem import Buffer, File, FileSystem
 from kmirror.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kmirror.storage.segment import (
     CLEANED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
 )
@@ -37,8 +36,6 @@ from kmirror.storage.txn_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
-
-_SIDE_SUFFIXES = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX)
 
 
 class Source(NamedTuple):
@@ -113,7 +110,8 @@ class Dirt(NamedTuple):
 def dirt(log: Log, *, cleaned_up_to: int, last_stable_offset: int, now_ms: int) -> Dirt:
     """Kafka: LogCleanerManager.cleanableOffsets, LogToClean. `cleaned_up_to`: the log's line in the checkpoint, or -1.
 
-    Never beyond what is decided and visible (`last_stable_offset`), what is on disk, or the active segment.
+    Never beyond what is decided and visible (`last_stable_offset`), what is on disk, or the active segment. Raises
+    CorruptData when a segment does not begin with a batch.
     """
     start = log.log_start_offset
     first_dirty = cleaned_up_to if start <= cleaned_up_to <= log.log_end_offset else start
@@ -121,14 +119,15 @@ def dirt(log: Log, *, cleaned_up_to: int, last_stable_offset: int, now_ms: int) 
     limit = min(last_stable_offset, log.flushed_offset, log.active.base_offset)
     config = log.config
     overdue = False
+    overdue_before_ms = now_ms - config.max_compaction_lag_ms
     for segment, following in zip(sealed, log.segments[1:], strict=True):
         if following.base_offset <= first_dirty:
             continue
         if config.min_compaction_lag_ms > 0 and segment.max_timestamp[0] > now_ms - config.min_compaction_lag_ms:
             limit = min(limit, segment.base_offset)
             break
-        first_timestamp = segment.first_batch_timestamp() or 0
-        overdue = overdue or 0 < first_timestamp < now_ms - config.max_compaction_lag_ms
+        if not overdue and overdue_before_ms > 0:  # else there is no need to open the file
+            overdue = 0 < (segment.first_batch_timestamp() or 0) < overdue_before_ms
     first_uncleanable = max(first_dirty, limit)
     clean = cleanable = 0
     for segment, following in zip(sealed, log.segments[1:], strict=True):
@@ -140,10 +139,7 @@ def dirt(log: Log, *, cleaned_up_to: int, last_stable_offset: int, now_ms: int) 
 
 
 def plan(log: Log, found: Dirt, *, now_ms: int, memory_bytes: int) -> CleanJob | None:
-    """None when no whole segment can be cleaned. `memory_bytes` bounds the offset map (log.cleaner.dedupe.buffer.size).
-
-    Raises CorruptData when a transaction index cannot be read.
-    """
+    """None when no whole segment can be cleaned. `memory_bytes` bounds the offset map (dedupe.buffer.size)."""
     sources = []
     for segment, following in zip(log.segments[:-1], log.segments[1:], strict=True):
         if following.base_offset > found.first_uncleanable_offset:
@@ -324,14 +320,7 @@ def swap(log: Log, group: CleanedGroup, now_ms: int) -> bool:
     """Put the group's new segment in place. False, and nothing but the `.cleaned` files goes, when the log was cut or
     trimmed meanwhile. Raises DiskFull (nothing has changed then), DiskFailure."""
     first = _still_there(log, group.sources)
-    cleaned = Segment(
-        log.fs,
-        log.directory,
-        group.sources[0].base_offset,
-        index_bytes=log.config.segment_index_bytes,
-        index_interval_bytes=log.config.index_interval_bytes,
-        created_ms=log.clock.time_ms(),
-    )
+    cleaned = new_segment(log, group.sources[0].base_offset)
     if first is None:
         _drop(log.fs, cleaned, group.suffix)
         return False
@@ -368,15 +357,14 @@ def _still_there(log: Log, sources: list[Source]) -> int | None:
 
 def _rename(fs: FileSystem, segment: Segment, before: str, after: str) -> None:
     """The `.log` last on the way to `.swap`, first on the way from it: see `recovery.complete_swaps`."""
-    suffixes = (*_SIDE_SUFFIXES, LOG_SUFFIX) if after == SWAP_SUFFIX else (LOG_SUFFIX, *_SIDE_SUFFIXES)
-    for suffix in suffixes:
+    for suffix in SEGMENT_SUFFIXES if after == SWAP_SUFFIX else reversed(SEGMENT_SUFFIXES):
         path = segment.path(suffix)
         with suppress(FileNotFoundError):
             fs.rename(path + before, path + after)
 
 
 def _drop(fs: FileSystem, segment: Segment, ending: str) -> None:
-    for suffix in (*_SIDE_SUFFIXES, LOG_SUFFIX):
+    for suffix in SEGMENT_SUFFIXES:
         fs.remove(segment.path(suffix) + ending)
 
 

@@ -12,19 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kmirror.storage import flush
-from kmirror.storage.segment import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-)
+from kmirror.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
-
-_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class Doomed(NamedTuple):
@@ -92,7 +83,7 @@ def _too_old(log: Log, segment: Segment, now_ms: int) -> bool:
 def doom(log: Log, segment: Segment, now_ms: int) -> None:
     """The segment's files go, save the producers' snapshot at its beginning."""
     segment.keep_file()
-    doom_paths(log, [segment.path(suffix) for suffix in _SUFFIXES], now_ms)
+    doom_paths(log, [segment.path(suffix) for suffix in reversed(SEGMENT_SUFFIXES)], now_ms)
 
 
 def doom_paths(log: Log, paths: Iterable[str], now_ms: int) -> None:

@@ -10,7 +10,8 @@ the members with `joins`, so that a join costs the same in a large group; the le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -162,10 +163,10 @@ class ClassicGroup:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+    def supports(self, protocol_type: str, names: Collection[str]) -> bool:
         """Whether somebody with these protocols can be a member: one of them is known to all others."""
         if self.state is State.EMPTY:
-            return bool(protocol_type) and any(True for _name in names)
+            return bool(protocol_type) and bool(names)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self._supporters.get(name, 0) == count for name in names)
 
@@ -270,16 +271,7 @@ class ClassicGroup:
         to refuse."""
         old_member_id = self.instances[instance_id]
         old = self.members.pop(old_member_id)
-        new = Member(
-            member_id=new_member_id,
-            instance_id=instance_id,
-            client_id=old.client_id,
-            client_host=old.client_host,
-            session_timeout_ms=old.session_timeout_ms,
-            rebalance_timeout_ms=old.rebalance_timeout_ms,
-            protocols=old.protocols,
-            assignment=old.assignment,
-        )
+        new = replace(old, member_id=new_member_id, is_new=False, joins=[], syncs=[])
         self.members[new_member_id] = new
         self.instances[instance_id] = new_member_id
         if self.leader == old_member_id:

@@ -16,9 +16,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kmirror.effects import LogId, StateRecord
+from kmirror.coordinator.groups.classic import State
+from kmirror.effects import LogId, Place, StateRecord
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey, OffsetCommitValue
+from kmirror.protocol.internal.consumer_protocol import PROTOCOL_TYPE
 from kmirror.protocol.uuids import ZERO
 
 NO_OFFSET: Final = -1
@@ -26,13 +28,6 @@ NO_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 DEFAULT_RETENTION: Final = -1
 """`retention_time_ms` of OffsetCommit 2 to 4: the broker's own rule (Kafka: DEFAULT_RETENTION_TIME)."""
-
-EMPTY: Final = "Empty"
-STABLE: Final = "Stable"
-CONSUMER_PROTOCOL: Final = "consumer"
-
-Place = tuple[str, int]
-"""(topic, partition)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +60,7 @@ UNSTABLE: Final = OffsetValue(error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
 class GroupFacts:
     """What expiry and deletion need to know of a group (Kafka: ClassicGroup)."""
 
-    state: str = EMPTY
+    state: str = State.EMPTY
     protocol_type: str | None = None
     """None: a simple group, which never had members."""
     state_since_ms: int | None = None
@@ -74,7 +69,7 @@ class GroupFacts:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        return self.protocol_type == CONSUMER_PROTOCOL
+        return self.protocol_type == PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
         """A consumer group whose subscriptions cannot be read counts as subscribed to everything."""
@@ -84,9 +79,9 @@ class GroupFacts:
         """When the retention of an offset committed at `commit_ms` began; None: it does not run now (KIP-211)."""
         if self.protocol_type is None:
             return commit_ms
-        if self.state == EMPTY:
+        if self.state == State.EMPTY:
             return commit_ms if self.state_since_ms is None else self.state_since_ms
-        if self.uses_consumer_protocol and self.subscribed is not None and self.state == STABLE:
+        if self.uses_consumer_protocol and self.subscribed is not None and self.state == State.STABLE:
             return commit_ms
         return None
 

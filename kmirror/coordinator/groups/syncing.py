@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kmirror.coordinator.groups import rebalance
 from kmirror.coordinator.groups.classic import ClassicGroup, State
 from kmirror.coordinator.groups.events import AssignmentStored, sync_key
+from kmirror.coordinator.groups.member import Member
 from kmirror.coordinator.groups.messages import NO_MEMBER, SyncAnswer, SyncRequest
 from kmirror.effects import Promise
 from kmirror.errors import ApiError
@@ -37,14 +38,7 @@ def sync(groups: Groups, request: SyncRequest, answer: Promise[SyncAnswer], now_
     if not group.pending_syncs:
         groups.cancel_timer(sync_key(group.group_id))
     if group.state is State.STABLE:
-        groups.reply(
-            answer,
-            SyncAnswer(
-                protocol_type=group.protocol_type,
-                protocol_name=group.protocol_name,
-                assignment=member.assignment,
-            ),
-        )
+        groups.reply(answer, _assigned(group, member))
         return
     member.syncs.append(answer)
     if group.leader == member.member_id and not group.assignment_under_way:
@@ -68,16 +62,19 @@ def _check_generation(group: ClassicGroup, request: SyncRequest) -> None:
         raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
+def _assigned(group: ClassicGroup, member: Member) -> SyncAnswer:
+    return SyncAnswer(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )
+
+
 def assignment_stored(groups: Groups, group: ClassicGroup, stored: AssignmentStored, now_ms: int) -> None:
     """The generation is complete, unless another rebalance has begun meanwhile."""
     if group.state is not State.COMPLETING or group.generation_id != stored.generation_id:
         return
     for member in group.members.values():
         member.assignment = stored.assignments.get(member.member_id, b"")
-        answer = SyncAnswer(
-            protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-        )
-        if groups.answer_sync(member, answer):
+        if groups.answer_sync(member, _assigned(group, member)):
             # While it waited, the end of its session was ignored, so no timer may be left.
             groups.start_session(group, member)
     group.transition(State.STABLE, now_ms)

@@ -12,11 +12,12 @@ GroupMetadataKey/Value.json, GroupCoordinatorRecordHelpers. L1.
 
 from __future__ import annotations
 
-import struct as packing
 from typing import Any, Final, TypeAlias
 
 from kmirror.errors import DecodeError, EncodeError
 from kmirror.protocol.compile import Buffer, decode, encode
+from kmirror.protocol.internal.framing import PREFIX_BYTES, framed, record_type, schema_version
+from kmirror.protocol.internal.framing import UnknownKey as UnknownKey
 from kmirror.protocol.schema import Bytes, Int32, Int64, String, Uuid, data, field, struct
 
 TOPIC: Final = "__consumer_offsets"
@@ -80,25 +81,6 @@ class GroupMember:
     assignment: Bytes = b""
 
 
-class UnknownKey:
-    """A record of another coordinator (consumer, share or streams groups). Kept apart, never interpreted."""
-
-    __slots__ = ("raw", "type_id")
-
-    def __init__(self, *, type_id: int, raw: bytes) -> None:
-        self.type_id = type_id
-        self.raw = raw
-
-    def __repr__(self) -> str:
-        return f"UnknownKey(type_id={self.type_id}, raw={self.raw!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnknownKey) and other.raw == self.raw
-
-    def __hash__(self) -> int:
-        return hash(self.raw)
-
-
 Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | UnknownKey
 Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | bytes
 """bytes: the value of an `UnknownKey`, as it is."""
@@ -110,7 +92,6 @@ _KEYS: dict[int, type[Any]] = {
 }
 _VALUES: dict[type[Any], type[Any]] = {OffsetCommitKey: OffsetCommitValue, GroupMetadataKey: GroupMetadataValue}
 _TYPES: dict[type[Any], int] = {OffsetCommitKey: OFFSET_COMMIT, GroupMetadataKey: GROUP_METADATA}
-_PREFIX = packing.Struct(">h")
 
 
 def encode_key(key: Key) -> bytes:
@@ -118,7 +99,7 @@ def encode_key(key: Key) -> bytes:
     type_id = _TYPES.get(type(key))
     if type_id is None:
         raise EncodeError(f"{type(key).__name__} is not a key that is written to {TOPIC}")
-    return _PREFIX.pack(type_id) + encode(key, 0)
+    return framed(type_id, encode(key, 0))
 
 
 def encode_value(value: OffsetCommitValue | GroupMetadataValue) -> bytes:
@@ -126,16 +107,16 @@ def encode_value(value: OffsetCommitValue | GroupMetadataValue) -> bytes:
     version = GROUP_VALUE_VERSION
     if isinstance(value, OffsetCommitValue):
         version = OFFSET_VALUE_VERSION if value.expire_timestamp == -1 else OFFSET_VALUE_VERSION_WITH_EXPIRY
-    return _PREFIX.pack(version) + encode(value, version)
+    return framed(version, encode(value, version))
 
 
 def decode_key(data: Buffer) -> Key:
     """Raises DecodeError."""
-    type_id = _prefix(data, "record type")
+    type_id = record_type(data, TOPIC)
     cls = _KEYS.get(type_id)
     if cls is None:
         return UnknownKey(type_id=type_id, raw=bytes(data))
-    key: Key = decode(cls, data, 0, offset=_PREFIX.size)
+    key: Key = decode(cls, data, 0, offset=PREFIX_BYTES)
     return key
 
 
@@ -145,8 +126,8 @@ def decode_value(key: Key, data: Buffer | None) -> Value | None:
         return None
     if isinstance(key, UnknownKey):
         return bytes(data)
-    version = _prefix(data, "schema version")
-    value: Value = decode(_VALUES[type(key)], data, version, offset=_PREFIX.size)
+    version = schema_version(data, TOPIC)
+    value: Value = decode(_VALUES[type(key)], data, version, offset=PREFIX_BYTES)
     if isinstance(value, GroupMetadataValue):
         for member in value.members:
             member.subscription = bytes(member.subscription)
@@ -165,10 +146,3 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[Key, Value | 
         raise DecodeError("a record without a key", api=TOPIC)
     typed = decode_key(key)
     return typed, decode_value(typed, value)
-
-
-def _prefix(data: Buffer, what: str) -> int:
-    if len(data) < _PREFIX.size:
-        raise DecodeError(f"ends before its {what}", api=TOPIC)
-    number: int = _PREFIX.unpack_from(data)[0]
-    return number

@@ -9,12 +9,12 @@ The tagged fields are kmirror's own: a reader that does not know them skips them
 
 from __future__ import annotations
 
-import struct as packing
 from typing import Any, TypeAlias
 
 from kmirror.errors import DecodeError, EncodeError
 from kmirror.protocol import mirror_numbers
 from kmirror.protocol.compile import Buffer, decode, encode
+from kmirror.protocol.internal.framing import PREFIX_BYTES, framed, record_type, schema_version
 from kmirror.protocol.schema import Bool, Int8, Int16, Int32, Int64, String, Uuid, data, field
 from kmirror.protocol.uuids import ZERO
 
@@ -106,7 +106,6 @@ _VALUES: dict[type[Any], type[Any]] = {
     MirrorGapKey: MirrorGap,
 }
 _TYPES: dict[type[Any], int] = {cls: type_id for type_id, cls in _KEYS.items()}
-_PREFIX = packing.Struct(">h")
 
 
 def encode_key(key: Key) -> bytes:
@@ -114,21 +113,21 @@ def encode_key(key: Key) -> bytes:
     type_id = _TYPES.get(type(key))
     if type_id is None:
         raise EncodeError(f"{type(key).__name__} is not a key of {mirror_numbers.STATE_TOPIC}")
-    return _PREFIX.pack(type_id) + encode(key, 0)
+    return framed(type_id, encode(key, 0))
 
 
 def encode_value(value: Value) -> bytes:
     """Raises EncodeError."""
-    return _PREFIX.pack(VALUE_VERSION) + encode(value, VALUE_VERSION)
+    return framed(VALUE_VERSION, encode(value, VALUE_VERSION))
 
 
 def decode_key(data: Buffer) -> Key:
     """Raises DecodeError, for an unknown record type too."""
-    type_id = _prefix(data, "record type")
+    type_id = record_type(data, mirror_numbers.STATE_TOPIC)
     cls = _KEYS.get(type_id)
     if cls is None:
         raise DecodeError(f"unknown record type {type_id}", api=mirror_numbers.STATE_TOPIC, path="key")
-    key: Key = decode(cls, data, 0, offset=_PREFIX.size, exact=True)
+    key: Key = decode(cls, data, 0, offset=PREFIX_BYTES, exact=True)
     return key
 
 
@@ -136,13 +135,6 @@ def decode_value(key: Key, data: Buffer | None) -> Value | None:
     """The value that belongs to `key`, None for a tombstone. Raises DecodeError."""
     if data is None:
         return None
-    version = _prefix(data, "schema version")
-    value: Value = decode(_VALUES[type(key)], data, version, offset=_PREFIX.size, exact=True)
+    version = schema_version(data, mirror_numbers.STATE_TOPIC)
+    value: Value = decode(_VALUES[type(key)], data, version, offset=PREFIX_BYTES, exact=True)
     return value
-
-
-def _prefix(data: Buffer, what: str) -> int:
-    if len(data) < _PREFIX.size:
-        raise DecodeError(f"ends before its {what}", api=mirror_numbers.STATE_TOPIC)
-    number: int = _PREFIX.unpack_from(data)[0]
-    return number

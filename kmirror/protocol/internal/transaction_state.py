@@ -8,11 +8,11 @@ else 0. Sources: TransactionLogKey/Value.json, TransactionLog, TransactionVersio
 
 from __future__ import annotations
 
-import struct as packing
 from typing import Final, TypeAlias
 
-from kmirror.errors import DecodeError
 from kmirror.protocol.compile import Buffer, decode, encode
+from kmirror.protocol.internal.framing import PREFIX_BYTES, framed, record_type, schema_version
+from kmirror.protocol.internal.framing import UnknownKey as UnknownKey
 from kmirror.protocol.schema import Int8, Int16, Int32, Int64, String, data, field, struct
 
 TOPIC: Final = "__transaction_state"
@@ -54,48 +54,29 @@ class PartitionsSchema:
     partition_ids: list[Int32] = field()
 
 
-class UnknownKey:
-    """A record of a later version (KIP-915: skipped)."""
-
-    __slots__ = ("raw", "type_id")
-
-    def __init__(self, *, type_id: int, raw: bytes) -> None:
-        self.type_id = type_id
-        self.raw = raw
-
-
 Key: TypeAlias = TransactionLogKey | UnknownKey
-
-_PREFIX = packing.Struct(">h")
 
 
 def encode_key(transactional_id: str) -> bytes:
     """Raises EncodeError."""
-    return _PREFIX.pack(TRANSACTION_LOG) + encode(TransactionLogKey(transactional_id=transactional_id), 0)
+    return framed(TRANSACTION_LOG, encode(TransactionLogKey(transactional_id=transactional_id), 0))
 
 
 def encode_value(value: TransactionLogValue, version: int = NEWEST_VALUE_VERSION) -> bytes:
     """Version 0 leaves out what it cannot carry. Raises EncodeError."""
-    return _PREFIX.pack(version) + encode(value, version)
+    return framed(version, encode(value, version))
 
 
 def decode_key(data: Buffer) -> Key:
     """Raises DecodeError."""
-    type_id = _prefix(data, "record type")
+    type_id = record_type(data, TOPIC)
     if type_id != TRANSACTION_LOG:
         return UnknownKey(type_id=type_id, raw=bytes(data))
-    return decode(TransactionLogKey, data, 0, offset=_PREFIX.size)
+    return decode(TransactionLogKey, data, 0, offset=PREFIX_BYTES)
 
 
 def decode_value(key: Key, data: Buffer | None) -> TransactionLogValue | None:
     """None for a tombstone, and for the value of an unknown key. Raises DecodeError."""
     if data is None or isinstance(key, UnknownKey):
         return None
-    return decode(TransactionLogValue, data, _prefix(data, "schema version"), offset=_PREFIX.size)
-
-
-def _prefix(data: Buffer, what: str) -> int:
-    if len(data) < _PREFIX.size:
-        raise DecodeError(f"ends before its {what}", api=TOPIC)
-    number: int = _PREFIX.unpack_from(data)[0]
-    return number
+    return decode(TransactionLogValue, data, schema_version(data, TOPIC), offset=PREFIX_BYTES)

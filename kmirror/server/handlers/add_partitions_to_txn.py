@@ -15,8 +15,8 @@ Deviations: a request without any transaction is answered; Kafka says nothing.
 from __future__ import annotations
 
 from kmirror.broker.metadata import INTERNAL_TOPICS
-from kmirror.coordinator.transactions import Answer, Place, Producer
-from kmirror.effects import Promise
+from kmirror.coordinator.transactions import Answer, Producer
+from kmirror.effects import Place, Promise
 from kmirror.protocol.api.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,

@@ -42,9 +42,6 @@ def _state(name: str, entry: Transaction | None) -> DescribeTransactionsState:
     if entry is None:
         code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST
         return DescribeTransactionsState(transactional_id=name, error_code=code)
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(entry.places):
-        topics.setdefault(topic, []).append(partition)
     return DescribeTransactionsState(
         transactional_id=name,
         transaction_state=entry.state.shown,
@@ -52,5 +49,5 @@ def _state(name: str, entry: Transaction | None) -> DescribeTransactionsState:
         transaction_start_time_ms=entry.start_ms,
         producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,
-        topics=[DescribeTransactionsTopicData(topic=topic, partitions=ids) for topic, ids in topics.items()],
+        topics=[DescribeTransactionsTopicData(topic=topic, partitions=ids) for topic, ids in entry.by_topic.items()],
     )

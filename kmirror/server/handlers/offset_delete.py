@@ -13,7 +13,7 @@ Deviations: none known.
 from __future__ import annotations
 
 from kmirror.broker.group_offsets import client_code
-from kmirror.coordinator.groups.offsets import Place
+from kmirror.effects import Place
 from kmirror.errors import ApiError
 from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.offset_delete import (

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, repeat
 
-from kmirror.coordinator.groups.offsets import OffsetValue, Place
+from kmirror.coordinator.groups.offsets import OffsetValue
+from kmirror.effects import Place
 from kmirror.limits import ROWS_PER_TURN
 from kmirror.protocol.api.offset_fetch import (
     OffsetFetchRequest,

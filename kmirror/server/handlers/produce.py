@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kmirror.broker.partition import Partition
@@ -170,24 +171,20 @@ def _transactional(context: RequestContext, request: ProduceRequest) -> Answer:
     admission, support = context.world.transactions.admission, of_produce(context.api_version)
     producer = Producer(*producers.pop())
     admitted = admission.admit(request.transactional_id, producer, asked, support)
+    make = partial(_Transaction, admission, request.transactional_id, producer, support)
     if admitted.done:
-        codes = admitted.result()
-        return _append(
-            context, request, _Transaction(admission, request.transactional_id, producer, support, codes, False)
-        )
+        return _append(context, request, make(admitted.result(), waited=False))
     _keep(request)
     answered: Promise[ProduceResponse | None] = Promise()
 
     def now(settled: Promise[Codes]) -> None:
-        codes = settled.result()
-        transaction = _Transaction(admission, request.transactional_id or "", producer, support, codes, True)
         try:
-            answer = _append(context, request, transaction)
+            answer = _append(context, request, make(settled.result(), waited=True))
         except CloseConnection as error:
             answered.fail(error)
             return
         if isinstance(answer, Promise):
-            answer.then(lambda promise: answered.resolve(promise.result()))
+            answer.then(answered.follow)
         else:
             answered.resolve(answer)
 
