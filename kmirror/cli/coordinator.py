@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from kmirror.cli.failure import Failure
+from kmirror.cli.patience import Patience
 from kmirror.cli.session import refusal
 from kmirror.protocol.api.find_coordinator import FindCoordinatorRequest
 from kmirror.protocol.errors import ErrorCode
@@ -25,7 +26,6 @@ GROUP, TRANSACTION = 0, 1
 BATCHED_FIND_VERSION = 4
 """From this version on FindCoordinator carries a list of keys."""
 PATIENCE_S = 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 ELSEWHERE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 ASK_AGAIN = ELSEWHERE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
@@ -65,12 +65,11 @@ class Coordinator:
         After `patience_s` the last answer is handed out as it is. Raises Failure (no coordinator can be found),
         PeerError, DecodeError.
         """
-        deadline_s = trio.current_time() + patience_s
-        pause_s = FIRST_PAUSE_S
+        patience = Patience(trio.current_time() + patience_s)
         while True:
-            over = trio.current_time() >= deadline_s
+            over = patience.over
             try:
-                connection = await self._connection(deadline_s)
+                connection = await self._connection(patience.deadline_s)
                 message, version = build(connection)
                 response = await connection.request(message, version, timeout_ms=timeout_ms)
             except (PeerClosed, PeerUnreachable):
@@ -84,8 +83,7 @@ class Coordinator:
                     return response
                 if code in ELSEWHERE:
                     self.node = None
-            await trio.sleep(min(pause_s, max(0.0, deadline_s - trio.current_time())))
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            await patience.pause()
 
     async def _connection(self, deadline_s: float) -> Connection:
         if self.node is None:
@@ -99,9 +97,7 @@ class Coordinator:
 
     async def find(self, deadline_s: float | None = None) -> Node:
         """Who coordinates the key. Raises Failure when that stays unknown, PeerError, DecodeError."""
-        if deadline_s is None:
-            deadline_s = trio.current_time() + PATIENCE_S
-        pause_s = FIRST_PAUSE_S
+        patience = Patience(trio.current_time() + PATIENCE_S if deadline_s is None else deadline_s)
         while True:
             connection = await self.cluster.connection()
             batched = connection.version_of("FindCoordinator") >= BATCHED_FIND_VERSION
@@ -116,10 +112,9 @@ class Coordinator:
                 node = Node(answer.node_id, answer.host, answer.port)
                 self.cluster.nodes[node.node_id] = node
                 return node
-            if answer.error_code not in ASK_AGAIN or trio.current_time() >= deadline_s:
+            if answer.error_code not in ASK_AGAIN or patience.over:
                 what = "transactional id" if self.kind == TRANSACTION else "group"
                 raise Failure(
                     f"no coordinator for {what} {self.key}: {refusal(answer.error_code, answer.error_message)}"
                 )
-            await trio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            await patience.pause()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -168,9 +168,14 @@ async def verify_step(
 
 
 def _epochs_and_codecs(directory: Path) -> tuple[set[int], set[str]]:
-    rows = [row for log in sorted(directory.glob("*.log")) for row in file_formats.log_rows(log, with_records=False)]
-    batches = [row for row in rows if row["kind"] == "batch"]
+    batches = list(_batches(directory, with_records=False))
     return {row["leader_epoch"] for row in batches}, {row["compression"] for row in batches}
+
+
+def _batches(directory: Path, *, with_records: bool) -> Iterator[Row]:
+    """Of all segments in the directory of a partition."""
+    for log in sorted(directory.glob("*.log")):
+        yield from (row for row in file_formats.log_rows(log, with_records=with_records) if row["kind"] == "batch")
 
 
 async def refusal_step(stage: Stage, plan: Plan, destination: Cluster) -> None:
@@ -207,13 +212,12 @@ def markers_step(stage: Stage, plan: Plan, child: ChildBroker) -> None:
     stage.step("Look at what the failover wrote", f"dump destination/{name}")
     limit = row["last_mirror_offset"]
     controls = []
-    for log in sorted((child.directory / name).glob("*.log")):
-        for batch in file_formats.log_rows(log):
-            if batch["kind"] == "batch" and batch["base_offset"] >= limit:
-                stage.saw(batch_line(batch))
-                for record in batch["records"]:
-                    stage.saw(f"  {record_line(record)}")
-                    controls.append(record.get("control"))
+    for batch in _batches(child.directory / name, with_records=True):
+        if batch["base_offset"] >= limit:
+            stage.saw(batch_line(batch))
+            for record in batch["records"]:
+                stage.saw(f"  {record_line(record)}")
+                controls.append(record.get("control"))
     stage.check(controls[-1:] == ["MIRROR_PID_RESET"], "the last batch is the producer-id reset (MIRROR_PID_RESET)")
     if plan.written is not None:
         stage.check(controls == ["ABORT", "MIRROR_PID_RESET"], "before it, one ABORT marker for the open transaction")
@@ -250,9 +254,8 @@ def _mirrored_producer(directory: Path, limit: int) -> tuple[int, bool]:
     """A producer id from the mirrored part of a log; when none occurs there, any id and False."""
     found = [
         batch["producer_id"]
-        for log in sorted(directory.glob("*.log"))
-        for batch in file_formats.log_rows(log, with_records=False)
-        if batch["kind"] == "batch" and batch["base_offset"] < limit and batch["producer_id"] is not None
+        for batch in _batches(directory, with_records=False)
+        if batch["base_offset"] < limit and batch["producer_id"] is not None
     ]
     return (found[-1], True) if found else (demo_source.IDEMPOTENT_PRODUCER, False)
 

@@ -12,8 +12,7 @@ from kmirror.cli import demo_groups, demo_source, file_formats, mirror_actions
 from kmirror.cli.byte_counter import ByteCounter
 from kmirror.cli.demo_groups import Application
 from kmirror.cli.demo_stage import WAITING, Plan, Stage, compare_all, create_and_start
-from kmirror.cli.failure import Failure
-from kmirror.cli.session import refusal
+from kmirror.cli.session import check
 from kmirror.clock import SystemClock
 from kmirror.protocol.records import Record, build_batch
 from kmirror.source.cluster import Cluster
@@ -35,8 +34,7 @@ async def write_to_the_old_source(stage: Stage, origin: Cluster) -> int:
 async def _produce(cluster: Cluster, value: str) -> int:
     data = build_batch([Record(b"key", value.encode())], timestamp_ms=SystemClock().time_ms())
     answer = await cluster.produce(demo_source.ORDERS, 0, data)
-    if answer.error_code:
-        raise Failure(f"a batch was refused: {refusal(answer.error_code, answer.error_message)}")
+    check(answer.error_code, answer.error_message, "a batch was refused")
     return answer.base_offset
 
 
@@ -68,7 +66,7 @@ def what_was_cut(stage: Stage, plan: Plan, offset: int) -> None:
     assert plan.directory is not None
     place = plan.directory / "cut"
     stage.step("What only the old source had is not lost", f"dump source/{place.name}")
-    values = list(_saved_values(place))
+    values = _saved_values(place)
     stage.check((offset, LATE_VALUE) in values, f"the record at offset {offset} was cut, and saved under cut/")
 
 

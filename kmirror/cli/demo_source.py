@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kmirror.app import App
-from kmirror.cli.failure import Failure
-from kmirror.cli.session import check, refusal
+from kmirror.cli.session import check
 from kmirror.cli.transactional_producer import TransactionalProducer
 from kmirror.clock import SystemClock
 from kmirror.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
@@ -80,8 +79,7 @@ class Writer:
             timestamp_ms=self.clock.time_ms(),
         )
         answer = await self.cluster.produce(ORDERS, partition, data)
-        if answer.error_code:
-            raise Failure(f"the source refused a batch: {refusal(answer.error_code, answer.error_message)}")
+        check(answer.error_code, answer.error_message, "the source refused a batch")
         self._count(RECORDS_IN_BATCH)
         self.written.order_records += RECORDS_IN_BATCH
 
@@ -92,8 +90,7 @@ class Writer:
         """One batch of the producer's transaction. Raises Failure."""
         records = _records(RECORDS_IN_BATCH, f"payment of {producer.coordinator.key}")
         answer = await producer.send(PAYMENTS, 0, records, compression=Compression.LZ4)
-        if answer.error_code:
-            raise Failure(f"the source refused a batch: {refusal(answer.error_code, answer.error_message)}")
+        check(answer.error_code, answer.error_message, "the source refused a batch")
         self._count(RECORDS_IN_BATCH)
 
     def _count(self, records: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -93,6 +94,17 @@ def print_json_line(value: Any) -> None:
 def note(message: str) -> None:
     """Something worth knowing that is not the result."""
     click.echo(message, err=True)
+
+
+def known(number: int) -> int | None:
+    """A number of the protocol, in which a negative one stands for an unknown."""
+    return None if number < 0 else number
+
+
+def iso_time(time_ms: int) -> str:
+    """ISO 8601, UTC, with milliseconds."""
+    when = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def readable(data: bytes | bytearray | memoryview | None) -> str | None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from kmirror.cli.display import print_json_line
+from kmirror.cli.display import iso_time, print_json_line
 from kmirror.cli.failure import BadUsage
 from kmirror.cli.file_formats import Row, index_damage, kind_of, rows_of
-from kmirror.cli.mirror_status import iso_time
 from kmirror.cli.session import json_option
 
 

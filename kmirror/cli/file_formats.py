@@ -28,8 +28,7 @@ from construct import (
 )
 
 from kmirror.cli import internal_records, old_messages
-from kmirror.cli.display import readable
-from kmirror.cli.mirror_status import iso_time
+from kmirror.cli.display import iso_time, readable
 from kmirror.errors import CorruptData
 from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.compression import Compression

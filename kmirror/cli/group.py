@@ -12,7 +12,7 @@ import click
 
 from kmirror.cli import group_offsets, group_reset, group_status
 from kmirror.cli.coordinator import Coordinator, as_is
-from kmirror.cli.display import note, print_json, print_table
+from kmirror.cli.display import known, note, print_json, print_table
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.group_status import Group, Listed
 from kmirror.cli.queries import topic_matcher
@@ -151,7 +151,7 @@ def _print_offsets(rows: list[group_status.Row], errors: dict[Partition, str], *
     for row in rows:
         committed = row.committed
         assert committed is not None
-        epoch = committed.leader_epoch if committed.leader_epoch >= 0 else None
+        epoch = known(committed.leader_epoch)
         cells.append(
             [row.topic, row.partition, committed.offset, epoch, row.log_end_offset, row.lag, committed.metadata]
         )

@@ -158,10 +158,7 @@ class GroupReading:
         self._unreadable_since_s = {}
         partitions = await self.member.join()
         self._committed = await group_offsets.committed(self.member.coordinator, partitions, stable=True)
-        new: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            if (topic, index) not in self._committed:
-                new.setdefault(topic, []).append(index)
+        new = group_offsets.by_topic(key for key in partitions if key not in self._committed)
         starts = {key: value.offset for key, value in self._committed.items()}
         for topic, indexes in new.items():
             found = await offsets_at(self.cluster, topic, indexes, self.options.start)

@@ -14,10 +14,11 @@ from typing import Any
 import trio
 
 from kmirror.cli import group_offsets, range_assignor
-from kmirror.cli.coordinator import FIRST_PAUSE_S, LONGEST_PAUSE_S, Coordinator, as_is
+from kmirror.cli.coordinator import Coordinator, as_is
 from kmirror.cli.display import note
 from kmirror.cli.failure import Failure
 from kmirror.cli.group_offsets import Committed, Identity
+from kmirror.cli.patience import Patience
 from kmirror.cli.session import code_name, refusal
 from kmirror.errors import DecodeError
 from kmirror.protocol.api.heartbeat import HeartbeatRequest
@@ -84,7 +85,7 @@ class GroupMember:
         """
         self.was_thrown_out = False
         self._waits_for_others = True
-        pause_s = FIRST_PAUSE_S
+        patience = Patience()
         while True:
             joined = await self._join_once()
             if joined is not None:
@@ -93,8 +94,7 @@ class GroupMember:
                     self.rejoin_needed = self._waits_for_others = False
                     self._joined.set()
                     return assignment
-            await trio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            await patience.pause()
 
     async def _join_once(self) -> Any | None:
         """The generation's JoinGroup answer, or None to try again."""
@@ -196,7 +196,7 @@ class GroupMember:
         self.rejoin_needed = True
 
     def _refused(self, what: str, code: int) -> Failure:
-        steps = {
+        steps: dict[int, str] = {
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "Its members share no assignor with this one (range) or are no "
             "consumers; see: kmirror group describe " + self.coordinator.key,
             ErrorCode.FENCED_INSTANCE_ID: f"Another member uses the instance id {self.settings.instance_id}.",
@@ -204,7 +204,7 @@ class GroupMember:
         }
         return Failure(
             f"group {self.coordinator.key} {what}: {refusal(code, None)}",
-            next_step=next((text for known, text in steps.items() if known == code), ""),
+            next_step=steps.get(code, ""),
         )
 
     # --- staying

@@ -45,11 +45,25 @@ class Identity:
 OUTSIDER = Identity()
 
 
-def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    """Topics in order, and the partitions of each."""
     topics: dict[str, list[int]] = {}
     for name, index in sorted(partitions):
         topics.setdefault(name, []).append(index)
     return topics
+
+
+def _codes(response: Any) -> dict[Partition, int]:
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+
+
+def _first_code(response: Any) -> int:
+    codes = (partition.error_code for topic in response.topics for partition in topic.partitions)
+    return int(next((code for code in codes if code), ErrorCode.NONE))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -62,7 +76,7 @@ async def committed(
 
     `stable` waits for offsets that an open transaction may still change. Raises Failure, PeerError, DecodeError.
     """
-    topics = None if partitions is None else _by_topic(partitions)
+    topics = None if partitions is None else by_topic(partitions)
 
     def build(connection: Connection) -> tuple[Any, int | None]:
         version = connection.version_of("OffsetFetch", BY_NAME)
@@ -83,32 +97,22 @@ async def committed(
 
 def _fetch_request(group: str, topics: dict[str, list[int]] | None, version: int, *, stable: bool) -> Any:
     request = offset_fetch.OffsetFetchRequest(require_stable=stable and version >= STABLE_FETCH_VERSION)
-    if version >= BATCHED_FETCH_VERSION:
-        asked = offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None)
-        if topics is not None:
-            asked.topics = [
-                offset_fetch.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
-                for name, indexes in topics.items()
-            ]
-        request.groups = [asked]
-        return request
-    request.group_id = group
-    request.topics = None
+    batched = version >= BATCHED_FETCH_VERSION
+    row: Any = offset_fetch.OffsetFetchRequestTopics if batched else offset_fetch.OffsetFetchRequestTopic
+    asked = None
     if topics is not None:
-        request.topics = [
-            offset_fetch.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-            for name, indexes in topics.items()
-        ]
+        asked = [row(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+    if batched:
+        request.groups = [offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=asked)]
+    else:
+        request.group_id, request.topics = group, asked
     return request
 
 
 def _fetch_code(response: Any) -> int:
     """The error of the whole, else the first one of a partition."""
     part = response.groups[0] if response.groups else response
-    if part.error_code:
-        return int(part.error_code)
-    codes = (partition.error_code for topic in part.topics for partition in topic.partitions)
-    return int(next((code for code in codes if code), ErrorCode.NONE))
+    return int(part.error_code) or _first_code(part)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ async def commit(
                 for index in indexes
             ],
         )
-        for name, indexes in _by_topic(offsets).items()
+        for name, indexes in by_topic(offsets).items()
     ]
 
     def build(connection: Connection) -> tuple[Any, int | None]:
@@ -150,16 +154,7 @@ async def commit(
         return request, version
 
     response = await coordinator.ask(build, _first_code, timeout_ms=timeout_ms)
-    return {
-        (topic.name, partition.partition_index): partition.error_code
-        for topic in response.topics
-        for partition in topic.partitions
-    }
-
-
-def _first_code(response: Any) -> int:
-    codes = (partition.error_code for topic in response.topics for partition in topic.partitions)
-    return int(next((code for code in codes if code), ErrorCode.NONE))
+    return _codes(response)
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------------
@@ -174,13 +169,9 @@ async def delete(coordinator: Coordinator, partitions: Iterable[Partition]) -> d
                 name=name,
                 partitions=[offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
             )
-            for name, indexes in _by_topic(partitions).items()
+            for name, indexes in by_topic(partitions).items()
         ],
     )
     response = await coordinator.ask(as_is(request))
     check(response.error_code, None, f"offsets of group {coordinator.key} were not deleted")
-    return {
-        (topic.name, partition.partition_index): partition.error_code
-        for topic in response.topics
-        for partition in topic.partitions
-    }
+    return _codes(response)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from kmirror.cli import group_offsets
@@ -16,8 +15,8 @@ from kmirror.cli.coordinator import Coordinator
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.group_offsets import Committed
 from kmirror.cli.group_status import INACTIVE, Group
-from kmirror.cli.queries import is_pattern, offsets_at, topic_matcher
-from kmirror.cli.session import refusal
+from kmirror.cli.queries import names_among, offsets_at
+from kmirror.cli.session import refusal, time_ms
 from kmirror.source.calls import EARLIEST, LATEST, Partition
 from kmirror.source.cluster import Cluster
 
@@ -48,14 +47,11 @@ def target(text: str) -> Target:
     if text.isascii() and text.isdigit():
         return Target(offset=int(text))
     try:
-        when = datetime.fromisoformat(text)
+        return Target(timestamp=time_ms(text))
     except ValueError as error:
         raise BadUsage(
             f"--to {text} is neither earliest, latest, an offset nor a time such as 2026-11-30T12:00:00"
         ) from error
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return Target(timestamp=int(when.timestamp() * 1000))
 
 
 async def partitions_of(
@@ -65,9 +61,7 @@ async def partitions_of(
 
     `only`: just these partitions of each. Raises Failure for a topic that is not there, and for nothing found.
     """
-    matching = topic_matcher([item for item in items if is_pattern(item)])
-    names = {item for item in items if not is_pattern(item)}
-    names |= {row.topic for row in group.rows if matching.fullmatch(row.topic)}
+    names = names_among(items, (row.topic for row in group.rows))
     if not names:
         raise Failure(
             f"group {group.group} has no offsets of a topic that matches {','.join(items)}",
@@ -107,8 +101,7 @@ async def plan(cluster: Cluster, group: Group, partitions: list[Partition], to: 
     """Where each partition goes. Raises Failure, PeerError, DecodeError."""
     before = {(row.topic, row.partition): row.committed for row in group.rows}
     moves = []
-    for topic in sorted({name for name, _ in partitions}):
-        indexes = [index for name, index in partitions if name == topic]
+    for topic, indexes in group_offsets.by_topic(partitions).items():
         earliest = await offsets_at(cluster, topic, indexes, EARLIEST)
         latest = await offsets_at(cluster, topic, indexes, LATEST)
         timed: dict[int, int] = {}

@@ -14,10 +14,11 @@ import click
 import trio
 
 from kmirror.cli import group_offsets
-from kmirror.cli.coordinator import ASK_AGAIN, FIRST_PAUSE_S, LONGEST_PAUSE_S, Coordinator, as_is
-from kmirror.cli.display import print_table
+from kmirror.cli.coordinator import ASK_AGAIN, Coordinator, as_is
+from kmirror.cli.display import known, print_table
 from kmirror.cli.failure import Failure
 from kmirror.cli.group_offsets import Committed
+from kmirror.cli.patience import Patience
 from kmirror.cli.session import check, refusal
 from kmirror.errors import DecodeError
 from kmirror.protocol import registry
@@ -105,15 +106,13 @@ async def listing(cluster: Cluster) -> list[Listed]:
 
 
 async def _listed_by(cluster: Cluster, node_id: int) -> list[Any]:
-    deadline_s = trio.current_time() + LIST_PATIENCE_S
-    pause_s = FIRST_PAUSE_S
+    patience = Patience(trio.current_time() + LIST_PATIENCE_S)
     while True:
         response = await cluster.request(ListGroupsRequest(), node_id)
-        if response.error_code not in ASK_AGAIN or trio.current_time() >= deadline_s:
+        if response.error_code not in ASK_AGAIN or patience.over:
             check(response.error_code, None, f"broker {node_id} does not list its groups")
             return list(response.groups)
-        await trio.sleep(pause_s)
-        pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+        await patience.pause()
 
 
 async def with_states(cluster: Cluster, groups: Sequence[Listed]) -> list[Listed]:
@@ -149,7 +148,7 @@ async def _described_consumer_group(coordinator: Coordinator) -> Group | None:
     if key not in (await coordinator.cluster.connection(node.node_id)).peer.versions:
         return None
     request = ConsumerGroupDescribeRequest(group_ids=[coordinator.key])
-    answer = (await coordinator.ask(as_is(request), lambda response: int(response.groups[0].error_code))).groups[0]
+    answer = (await coordinator.ask(as_is(request), _group_code)).groups[0]
     if answer.error_code in NO_SUCH_GROUP:
         return None
     check(answer.error_code, answer.error_message, f"group {coordinator.key} cannot be described")
@@ -178,7 +177,7 @@ async def _described_consumer_group(coordinator: Coordinator) -> Group | None:
 
 async def _described_classic_group(coordinator: Coordinator) -> Group:
     request = DescribeGroupsRequest(groups=[coordinator.key])
-    answer = (await coordinator.ask(as_is(request), lambda response: int(response.groups[0].error_code))).groups[0]
+    answer = (await coordinator.ask(as_is(request), _group_code)).groups[0]
     if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
         check(answer.error_code, getattr(answer, "error_message", None), f"group {coordinator.key} cannot be described")
     node = coordinator.node
@@ -192,6 +191,11 @@ async def _described_classic_group(coordinator: Coordinator) -> Group:
         coordinator=node,
         members=[_classic_member(member, answer.protocol_type) for member in answer.members],
     )
+
+
+def _group_code(response: Any) -> int:
+    """Of the only group that was asked for."""
+    return int(response.groups[0].error_code)
 
 
 def _classic_member(member: Any, protocol_type: str) -> Member:
@@ -337,7 +341,7 @@ def row_as_json(row: Row) -> dict[str, Any]:
         "topic": row.topic,
         "partition": row.partition,
         "committed_offset": committed.offset if committed else None,
-        "leader_epoch": committed.leader_epoch if committed and committed.leader_epoch >= 0 else None,
+        "leader_epoch": known(committed.leader_epoch) if committed else None,
         "metadata": committed.metadata if committed else None,
         "log_end_offset": row.log_end_offset,
         "lag": row.lag,

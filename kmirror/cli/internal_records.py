@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from types import ModuleType
 from typing import Any
 
 from kmirror.errors import KmirrorError
@@ -40,22 +41,14 @@ def _consumer_offsets(key: bytes | None, value: bytes | None) -> Any:
     """What members said to each other is decoded too, as far as they are consumers."""
     from kmirror.protocol.internal import consumer_offsets, consumer_protocol
 
-    if key is None:
-        return None
-    try:
-        typed_key = consumer_offsets.decode_key(key)
-        if isinstance(typed_key, consumer_offsets.UnknownKey):
-            return _unknown(typed_key.type_id, key, value)
-        typed_value = consumer_offsets.decode_value(typed_key, value)
-    except KmirrorError as error:
-        return {"error": str(error)}
-    shown = plain(typed_value)
-    if isinstance(typed_value, consumer_offsets.GroupMetadataValue):
-        consumers = typed_value.protocol_type == consumer_protocol.PROTOCOL_TYPE
-        for member, row in zip(typed_value.members, shown["members"], strict=True):
-            row["subscription"] = _blob(member.subscription, consumers, consumer_protocol.decode_subscription)
-            row["assignment"] = _blob(member.assignment, consumers, consumer_protocol.decode_assignment)
-    return {"key": plain(typed_key), "value": shown}
+    def show_members(group: Any, shown: dict[str, Any]) -> None:
+        if isinstance(group, consumer_offsets.GroupMetadataValue):
+            consumers = group.protocol_type == consumer_protocol.PROTOCOL_TYPE
+            for member, row in zip(group.members, shown["members"], strict=True):
+                row["subscription"] = _blob(member.subscription, consumers, consumer_protocol.decode_subscription)
+                row["assignment"] = _blob(member.assignment, consumers, consumer_protocol.decode_assignment)
+
+    return _coordinator_record(consumer_offsets, key, value, show_members)
 
 
 def _blob(data: bytes | memoryview, consumers: bool, decode: Callable[[bytes], Any]) -> Any:
@@ -64,20 +57,34 @@ def _blob(data: bytes | memoryview, consumers: bool, decode: Callable[[bytes], A
 
 
 def _transaction_state(key: bytes | None, value: bytes | None) -> Any:
+    """The state by its name, if it is one of Kafka's."""
+    from kmirror.coordinator.transaction_entry import State
     from kmirror.protocol.internal import transaction_state
 
+    def show_state(transaction: Any, shown: dict[str, Any]) -> None:
+        names: dict[int, str] = {state: state.shown for state in State}
+        status = transaction.transaction_status
+        shown["transaction_status"] = names.get(status, status)
+
+    return _coordinator_record(transaction_state, key, value, show_state)
+
+
+def _coordinator_record(
+    codec: ModuleType, key: bytes | None, value: bytes | None, refine: Callable[[Any, dict[str, Any]], None]
+) -> Any:
+    """A record of a coordinator's topic. `refine` gets the decoded value and its plain form, and changes the latter."""
     if key is None:
         return None
     try:
-        typed_key = transaction_state.decode_key(key)
-        if isinstance(typed_key, transaction_state.UnknownKey):
+        typed_key = codec.decode_key(key)
+        if isinstance(typed_key, codec.UnknownKey):
             return _unknown(typed_key.type_id, key, value)
-        shown = plain(transaction_state.decode_value(typed_key, value))
+        typed_value = codec.decode_value(typed_key, value)
     except KmirrorError as error:
         return {"error": str(error)}
+    shown = plain(typed_value)
     if shown is not None:
-        status = shown["transaction_status"]
-        shown["transaction_status"] = TRANSACTION_STATES.get(status, status)
+        refine(typed_value, shown)
     return {"key": plain(typed_key), "value": shown}
 
 
@@ -92,17 +99,6 @@ _BY_TOPIC: dict[str, Decoder] = {
     "__consumer_offsets": _consumer_offsets,
     "__transaction_state": _transaction_state,
 }
-TRANSACTION_STATES = {
-    0: "Empty",
-    1: "Ongoing",
-    2: "PrepareCommit",
-    3: "PrepareAbort",
-    4: "CompleteCommit",
-    5: "CompleteAbort",
-    6: "Dead",
-    7: "PrepareEpochFence",
-}
-"""Kafka's TransactionState, by the byte in the record."""
 
 
 def control_value(type_id: int, value: bytes | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,16 @@ def report(outcome: Outcome) -> int:
     return 1 if outcome.failed else 0
 
 
+def act(session: Session, action: Callable[..., Awaitable[Outcome]], name: str, topics: str, waiting: Waiting) -> int:
+    """One of `mirror_actions` on the topics of a mirror. Returns the exit status."""
+    items = topic_list(topics)
+
+    async def body(cluster: Cluster) -> Outcome:
+        return await action(cluster, name, items, waiting=waiting)
+
+    return report(session.run(body))
+
+
 @command.command("create")
 @click.argument("name")
 @click.option("--source", required=True, metavar="HOST:PORT", help="Bootstrap address of the source cluster.")
@@ -143,20 +153,10 @@ def create(
 @connection_options
 def start(session: Session, name: str, topics: str, start_from: str | None, replace: bool, waiting: Waiting) -> int:
     """Start mirroring topics; returns when they are MIRRORING."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.start(
-            cluster,
-            name,
-            items,
-            properties=session.properties,
-            start_from=start_from,
-            replace=replace,
-            waiting=waiting,
-        )
-
-    return report(session.run(body))
+    starting = functools.partial(
+        mirror_actions.start, properties=session.properties, start_from=start_from, replace=replace
+    )
+    return act(session, starting, name, topics, waiting)
 
 
 @command.command("stop", short_help="Fail over now, with what has arrived.")
@@ -166,12 +166,7 @@ def start(session: Session, name: str, topics: str, start_from: str | None, repl
 @connection_options
 def stop(session: Session, name: str, topics: str, waiting: Waiting) -> int:
     """Fail over now: the topics become writable here, with what has arrived."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.stop(cluster, name, items, waiting=waiting)
-
-    return report(session.run(body))
+    return act(session, mirror_actions.stop, name, topics, waiting)
 
 
 @command.command("promote")
@@ -182,12 +177,8 @@ def stop(session: Session, name: str, topics: str, waiting: Waiting) -> int:
 @connection_options
 def promote(session: Session, name: str, topics: str, max_lag: int, waiting: Waiting) -> int:
     """Fail over without loss: wait until caught up, then stop. Producers to the source have to be stopped first."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.promote(cluster, name, items, max_lag=max_lag, waiting=waiting)
-
-    return report(session.run(body))
+    promoting = functools.partial(mirror_actions.promote, max_lag=max_lag)
+    return act(session, promoting, name, topics, waiting)
 
 
 @command.command("pause")
@@ -197,12 +188,7 @@ def promote(session: Session, name: str, topics: str, max_lag: int, waiting: Wai
 @connection_options
 def pause(session: Session, name: str, topics: str, waiting: Waiting) -> int:
     """Stop fetching for a while; the topics stay read-only."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.pause(cluster, name, items, waiting=waiting)
-
-    return report(session.run(body))
+    return act(session, mirror_actions.pause, name, topics, waiting)
 
 
 @command.command("resume")
@@ -212,12 +198,7 @@ def pause(session: Session, name: str, topics: str, waiting: Waiting) -> int:
 @connection_options
 def resume(session: Session, name: str, topics: str, waiting: Waiting) -> int:
     """Go on after a pause."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.resume(cluster, name, items, waiting=waiting)
-
-    return report(session.run(body))
+    return act(session, mirror_actions.resume, name, topics, waiting)
 
 
 @command.command("recover", short_help="Let what has FAILED go on at once.")
@@ -227,12 +208,7 @@ def resume(session: Session, name: str, topics: str, waiting: Waiting) -> int:
 @connection_options
 def recover(session: Session, name: str, topics: str, waiting: Waiting) -> int:
     """Let what has FAILED go on at once in the state it failed from; partitions that have not failed are left alone."""
-    items = topic_list(topics)
-
-    async def body(cluster: Cluster) -> Outcome:
-        return await mirror_actions.recover(cluster, name, items, waiting=waiting)
-
-    return report(session.run(body))
+    return act(session, mirror_actions.recover, name, topics, waiting)
 
 
 @command.command("list")

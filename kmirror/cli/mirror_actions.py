@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import trio
 
 from kmirror.cli import mirror_source
 from kmirror.cli.client_properties import ClientProperties
+from kmirror.cli.display import known
 from kmirror.cli.failure import BadUsage, Failure
 from kmirror.cli.mirror_status import Row, Waited, describe_one, failed_for_good, wait_for
-from kmirror.cli.queries import is_pattern, topic_matcher
-from kmirror.cli.session import check, comma_list, refusal
+from kmirror.cli.queries import is_pattern, names_among
+from kmirror.cli.session import check, comma_list, refusal, time_ms
 from kmirror.protocol import mirror_numbers
 from kmirror.protocol.api import create_cluster_mirror, describe_configs, start_mirror_topics, stop_mirror_topics
 from kmirror.protocol.api.delete_cluster_mirror import DeleteClusterMirrorRequest
@@ -70,7 +70,7 @@ async def create(cluster: Cluster, name: str, configs: dict[str, str], source: C
         ],
     )
     response = await cluster.request(request)
-    steps = {
+    steps: dict[int, str] = {
         ErrorCode.CLUSTER_MIRROR_ALREADY_EXISTS: f"Change it with: kmirror config alter mirror {name} --set KEY=VALUE",
         ErrorCode.INVALID_CONFIG: "The settings of a mirror are listed in docs/MIRRORING.md, Configuration.",
     }
@@ -78,7 +78,7 @@ async def create(cluster: Cluster, name: str, configs: dict[str, str], source: C
         response.error_code,
         response.error_message,
         f"mirror {name} was not created",
-        next_step=next((step for code, step in steps.items() if code == response.error_code), ""),
+        next_step=steps.get(response.error_code, ""),
     )
 
 
@@ -98,7 +98,7 @@ async def listing(cluster: Cluster) -> list[Row]:
 
 async def delete(cluster: Cluster, name: str) -> None:
     response = await cluster.request(DeleteClusterMirrorRequest(mirror_name=name))
-    steps = {
+    steps: dict[int, str] = {
         ErrorCode.CLUSTER_MIRROR_NOT_EMPTY: f"Stop its topics first: kmirror mirror stop {name} --topics '.*'",
         ErrorCode.UNKNOWN_CLUSTER_MIRROR: "List what there is with: kmirror mirror list",
     }
@@ -106,7 +106,7 @@ async def delete(cluster: Cluster, name: str) -> None:
         response.error_code,
         response.error_message,
         f"mirror {name} was not deleted",
-        next_step=next((step for code, step in steps.items() if code == response.error_code), ""),
+        next_step=steps.get(response.error_code, ""),
     )
 
 
@@ -168,10 +168,9 @@ def start_point(text: str | None) -> int:
     if text.isdigit():
         return int(text)
     try:
-        when = datetime.fromisoformat(text)
+        return time_ms(text)
     except ValueError as error:
         raise BadUsage(f"--from {text} is neither earliest, latest nor a time such as 2026-11-30T12:00:00") from error
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 async def _excluded(cluster: Cluster, name: str) -> list[str]:
@@ -203,9 +202,9 @@ async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waitin
                 (
                     topic.topic_name,
                     partition.partition_index,
-                    _or_none(partition.last_mirrored_offset),
-                    _or_none(partition.source_end_offset),
-                    _or_none(partition.missing_offsets),
+                    known(partition.last_mirrored_offset),
+                    known(partition.source_end_offset),
+                    known(partition.missing_offsets),
                     partition.aborted_transactions,
                 )
             )
@@ -218,10 +217,6 @@ async def stop(cluster: Cluster, name: str, items: list[str], *, waiting: Waitin
         "ABORTED-TRANSACTIONS",
     )
     return await _finish(cluster, name, accepted, "STOPPED", "Stopped", waiting, outcome)
-
-
-def _or_none(number: int) -> int | None:
-    return None if number < 0 else number
 
 
 async def pause(cluster: Cluster, name: str, items: list[str], *, waiting: Waiting) -> Outcome:
@@ -303,9 +298,7 @@ async def promote(cluster: Cluster, name: str, items: list[str], *, max_lag: int
 async def _own_topics(cluster: Cluster, name: str, items: list[str]) -> tuple[list[str], list[Row]]:
     """Names in `items` as they are, and the mirror's topics that its expressions match. Raises Failure for none."""
     rows = (await describe_one(cluster, name)).rows
-    matching = topic_matcher([item for item in items if is_pattern(item)])
-    names = {item for item in items if not is_pattern(item)}
-    names |= {row["topic"] for row in rows if matching.fullmatch(row["topic"])}
+    names = names_among(items, (row["topic"] for row in rows))
     if not names:
         raise Failure(
             f"no topic of mirror {name} matches {','.join(items)}",

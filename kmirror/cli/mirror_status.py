@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 import trio
 
-from kmirror.cli.display import print_table
+from kmirror.cli.display import iso_time, known, print_table
 from kmirror.cli.failure import Failure
+from kmirror.cli.patience import Patience
 from kmirror.cli.session import check
 from kmirror.protocol.api.describe_cluster_mirrors import DescribeClusterMirrorsRequest, DescribedMirrorPartition
 from kmirror.source.cluster import Cluster
 
 Row = dict[str, Any]
-MIN_POLL_MS, MAX_POLL_MS = 20, 500
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 """Waiting looks often at first, since most states are reached at once, then less and less."""
 ERROR_WIDTH = 160
 
@@ -82,14 +82,10 @@ async def describe_one(cluster: Cluster, name: str) -> Description:
     return found[0]
 
 
-def _known(number: int) -> int | None:
-    return None if number < 0 else number
-
-
 def _row(mirror: str, topic: str, partition: DescribedMirrorPartition) -> Row:
     stopped = partition.state_value == "STOPPED"
-    source = None if stopped else _known(partition.source_offset)
-    destination = _known(partition.destination_offset)
+    source = None if stopped else known(partition.source_offset)
+    destination = known(partition.destination_offset)
     lag = None if source is None or destination is None else max(0, source - destination)
     return {
         "mirror": mirror,
@@ -100,9 +96,9 @@ def _row(mirror: str, topic: str, partition: DescribedMirrorPartition) -> Row:
         "source_offset": source,
         "destination_offset": destination,
         "lag": lag,
-        "leader_epoch": _known(partition.leader_epoch),
-        "last_mirror_epoch": _known(partition.last_mirror_epoch),
-        "last_mirror_offset": _known(partition.last_mirror_offset),
+        "leader_epoch": known(partition.leader_epoch),
+        "last_mirror_epoch": known(partition.last_mirror_epoch),
+        "last_mirror_offset": known(partition.last_mirror_offset),
         "gaps": _gaps(partition),
         "error": partition.error_message or None,
         "retry": _retry(partition),
@@ -119,16 +115,11 @@ def _retry(partition: DescribedMirrorPartition) -> Row | None:
         return None
     next_at_ms = partition.retry_next_at_ms
     return {
-        "attempt": _known(partition.retry_attempt),
-        "max": _known(partition.retry_max),
+        "attempt": known(partition.retry_attempt),
+        "max": known(partition.retry_max),
         "next_at": iso_time(next_at_ms) if next_at_ms >= 0 else None,
         "retryable": partition.retry_attempt >= 0,
     }
-
-
-def iso_time(time_ms: int) -> str:
-    when = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -206,19 +197,16 @@ async def wait_for(
     watch: Callable[[list[Row]], None] | None = None,
 ) -> Waited:
     """Look until every partition of `topics` has `reached`, one is `hopeless`, or time is up."""
-    deadline_s = trio.current_time() + timeout_s
-    poll_ms = MIN_POLL_MS
+    patience = Patience(trio.current_time() + timeout_s, first_pause_s=FIRST_PAUSE_S, longest_pause_s=LONGEST_PAUSE_S)
     while True:
         rows = [row for row in (await describe_one(cluster, mirror)).rows if row["topic"] in topics]
         if watch is not None:
             watch(rows)
         absent = sorted(set(topics) - {row["topic"] for row in rows})
         result = Waited(rows, [row for row in rows if not reached(row)], absent)
-        over = trio.current_time() >= deadline_s
-        if result.reached or over or any(hopeless(row) for row in result.missing):
+        if result.reached or patience.over or any(hopeless(row) for row in result.missing):
             return result
-        await trio.sleep(min(poll_ms / 1000, max(0.0, deadline_s - trio.current_time())))
-        poll_ms = min(MAX_POLL_MS, poll_ms * 2)
+        await patience.pause()
 
 
 def failed_for_good(row: Row) -> bool:

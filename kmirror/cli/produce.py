@@ -117,12 +117,11 @@ def command(
         count = await partition_count(cluster, topic)
         if partition is not None and partition >= count:
             raise BadUsage(f"{topic} has partitions 0 to {count - 1}, not {partition}")
-        if transactional_id is None:
-            chunks = records_in_chunks(sys.stdin.buffer, key_separator)
-            return await send_all(cluster, topic, chunks, producer, acks=ACKS[acks], partition=partition, count=count)
-        writer = TransactionalProducer(cluster, transactional_id, timeout_ms=int(transaction_timeout_s * 1000))
-        chunks = records_in_chunks(sys.stdin.buffer, key_separator, transaction_size)
         place = Place(topic, partition, count)
+        chunks = records_in_chunks(sys.stdin.buffer, key_separator, transaction_size)
+        if transactional_id is None:
+            return await send_all(cluster, place, chunks, producer, acks=ACKS[acks])
+        writer = TransactionalProducer(cluster, transactional_id, timeout_ms=int(transaction_timeout_s * 1000))
         return await in_transactions(writer, place, chunks, size=transaction_size, commit=not abort, compression=codec)
 
     results = session.run(body)
@@ -187,31 +186,6 @@ def as_record(line: bytes, separator: bytes | None) -> Record:
     return Record(key, value)
 
 
-async def send_all(
-    cluster: Cluster,
-    topic: str,
-    chunks: Iterator[list[Record]],
-    producer: Producer,
-    *,
-    acks: int,
-    partition: int | None,
-    count: int,
-) -> list[dict[str, Any]]:
-    """One result per batch; stops behind the first that was refused."""
-    clock = SystemClock()
-    results: list[dict[str, Any]] = []
-    sent: dict[int, int] = {}
-    for turn, chunk in enumerate(chunks):
-        for index, records in by_partition(chunk, partition=partition, count=count, turn=turn).items():
-            data = producer.batch(records, sent.get(index, 0), clock.time_ms())
-            answer = await cluster.produce(topic, index, data, acks=acks)
-            sent[index] = sent.get(index, 0) + len(records)
-            results.append(_result(topic, index, len(records), answer))
-            if answer.error_code:
-                return results
-    return results
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """`partition` None: by key, or in turn; the topic has `count` of them."""
@@ -219,6 +193,25 @@ class Place:
     topic: str
     partition: int | None
     count: int
+
+
+async def send_all(
+    cluster: Cluster, place: Place, chunks: Iterator[list[Record]], producer: Producer, *, acks: int
+) -> list[dict[str, Any]]:
+    """One result per batch; stops behind the first that was refused."""
+    clock = SystemClock()
+    results: list[dict[str, Any]] = []
+    sent: dict[int, int] = {}
+    for turn, chunk in enumerate(chunks):
+        groups = by_partition(chunk, partition=place.partition, count=place.count, turn=turn)
+        for index, records in groups.items():
+            data = producer.batch(records, sent.get(index, 0), clock.time_ms())
+            answer = await cluster.produce(place.topic, index, data, acks=acks)
+            sent[index] = sent.get(index, 0) + len(records)
+            results.append(_result(place.topic, index, len(records), answer))
+            if answer.error_code:
+                return results
+    return results
 
 
 async def in_transactions(

@@ -30,6 +30,13 @@ def topic_matcher(items: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{item if is_pattern(item) else re.escape(item)})" for item in items) or r"(?!)")
 
 
+def names_among(items: Sequence[str], known: Iterable[str]) -> set[str]:
+    """The names in `items` as they are, and those of `known` that its expressions match. Raises BadUsage."""
+    matching = topic_matcher([item for item in items if is_pattern(item)])
+    names = {item for item in items if not is_pattern(item)}
+    return names | {name for name in known if matching.fullmatch(name)}
+
+
 async def topics_named(cluster: Cluster, names: Sequence[str]) -> list[Any]:
     """Metadata of these topics (none named: all that are not internal), by name. Raises Failure for an unknown one."""
     response = await cluster.metadata(list(names) if names else None)

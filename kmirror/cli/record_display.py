@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from kmirror.cli.display import print_json_line, readable
+from kmirror.cli.display import iso_time, print_json_line, readable
 from kmirror.cli.failure import Failure
 from kmirror.cli.partition_reader import Batch
 from kmirror.errors import CorruptData
@@ -55,12 +54,11 @@ def print_record(topic: str, partition: int, record: Record, *, as_json: bool, n
 
 
 def record_as_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    when = datetime.fromtimestamp(record.timestamp / 1000, UTC) if record.timestamp >= 0 else None
     return {
         "topic": topic,
         "partition": partition,
         "offset": record.offset,
-        "timestamp": when.isoformat(timespec="milliseconds").replace("+00:00", "Z") if when else None,
+        "timestamp": iso_time(record.timestamp) if record.timestamp >= 0 else None,
         "key": readable(record.key),
         "value": readable(record.value),
         "headers": {name: readable(value) for name, value in record.headers},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -166,6 +167,12 @@ def key_values(pairs: tuple[str, ...], option: str = "--set") -> dict[str, str]:
             raise BadUsage(f"{option} {pair}: write KEY=VALUE")
         found[key.strip()] = value.strip()
     return found
+
+
+def time_ms(text: str) -> int:
+    """A time in ISO 8601, UTC where it names no zone, in ms since 1970. Raises ValueError."""
+    when = datetime.fromisoformat(text)
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def comma_list(text: str | None) -> list[str]:

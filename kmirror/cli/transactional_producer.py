@@ -15,9 +15,9 @@ from typing import Any
 
 import trio
 
-from kmirror.cli.coordinator import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S, TRANSACTION, Coordinator
-from kmirror.cli.failure import Failure
-from kmirror.cli.session import refusal
+from kmirror.cli.coordinator import PATIENCE_S, TRANSACTION, Coordinator
+from kmirror.cli.patience import Patience
+from kmirror.cli.session import check
 from kmirror.clock import SystemClock
 from kmirror.protocol.api.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kmirror.protocol.api.end_txn import EndTxnRequest
@@ -153,11 +153,10 @@ class TransactionalProducer:
 
     async def _produce(self, key: Partition, data: bytes) -> calls.Produced:
         """Until an answer is final; the sequence makes it safe to send a batch again."""
-        deadline_s = trio.current_time() + PATIENCE_S
-        pause_s = FIRST_PAUSE_S
+        patience = Patience(trio.current_time() + PATIENCE_S)
         refresh = False
         while True:
-            over = trio.current_time() >= deadline_s
+            over = patience.over
             try:
                 answer = await self._produce_once(key, data, refresh=refresh)
             except (PeerClosed, PeerUnreachable):
@@ -167,8 +166,7 @@ class TransactionalProducer:
                 if over or not (is_retriable(answer.error_code) or answer.error_code in BUSY):
                     return answer
             refresh = True
-            await trio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            await patience.pause()
 
     async def _produce_once(self, key: Partition, data: bytes, *, refresh: bool) -> calls.Produced:
         connection = await self.cluster.connection(await self.cluster.leader_of(*key, refresh=refresh))
@@ -187,8 +185,7 @@ class TransactionalProducer:
         return calls.produced(await connection.request(request, version))
 
     def _check(self, code: int, what: str) -> None:
-        if code == ErrorCode.NONE:
-            return
+        """Raises Failure when `code` is an error."""
         step = ""
         if code in FENCED:
             step = "Another producer has taken this id over, or the transaction took longer than its timeout."
@@ -196,7 +193,7 @@ class TransactionalProducer:
             step = "The coordinator knows nothing of such a transaction any more; begin again."
         elif code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             step = "The broker allows less (transaction.max.timeout.ms)."
-        raise Failure(f"transactional id {self.coordinator.key} {what}: {refusal(code, None)}", next_step=step)
+        check(code, None, f"transactional id {self.coordinator.key} {what}", next_step=step)
 
 
 def _added_code(answer: Any) -> int:
