@@ -138,9 +138,11 @@ class KafkaInstallation:
                 return candidate
         raise PeerUnavailable(f"Kafka {self.version} has no tool {short!r}")
 
-    def tool_command(self, name: str, arguments: Sequence[str], *, heap: str = "256m") -> list[str]:
+    def tool_command(
+        self, name: str, arguments: Sequence[str], *, heap: str = "256m", level: str = "warn"
+    ) -> list[str]:
         flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        return self.java_command(self.tool_class(name), arguments, heap=heap, flags=flags)
+        return self.java_command(self.tool_class(name), arguments, heap=heap, flags=flags, level=level)
 
     def tool(
         self,

@@ -21,6 +21,7 @@ from conformance.wire.groups import describe
 
 SESSION_MS, HEARTBEAT_MS, COMMIT_MS = 6_000, 300, 200
 STOP_S = 30.0
+LOG_LINES = 60
 Assignment = frozenset[tuple[str, int]]
 
 
@@ -32,6 +33,9 @@ class GroupMember(Protocol):
 
     def stop(self) -> None:
         """Leaves the group as the client does when it is closed."""
+
+    def account(self) -> str:
+        """What it has to say of itself when a test fails."""
 
 
 class _InThread:
@@ -62,6 +66,9 @@ class _InThread:
         self._thread.join(STOP_S)
         assert not self._thread.is_alive(), "the client did not close"
         assert not self.failures, self.failures
+
+    def account(self) -> str:
+        return f"{type(self).__name__}: {len(self.values)} records, failures {self.failures}"
 
 
 class Confluent(_InThread):
@@ -204,6 +211,11 @@ class _InProcess:
         for reader in self._readers:
             reader.join(STOP_S)
 
+    def account(self) -> str:
+        alive = ", ".join("reading" if reader.is_alive() else "ended" for reader in self._readers)
+        log = b"".join(self._errors[-LOG_LINES:]).decode(errors="replace")
+        return f"{type(self).__name__}: {len(self.values)} records, status {self._process.poll()}, {alive}\n{log}"
+
 
 class Kcat(_InProcess):
     """kcat in balanced consumer mode (an older librdkafka)."""
@@ -241,7 +253,7 @@ class JavaConsole(_InProcess):
             part for item in java_settings(assignor).items() for part in ("--command-property", "{}={}".format(*item))
         ]
         arguments = ["--bootstrap-server", bootstrap, "--include", "|".join(topics), "--group", group, *options]
-        super().__init__(installation.tool_command("console-consumer", arguments))
+        super().__init__(installation.tool_command("console-consumer", arguments, level="info"))
 
 
 class JavaVerifiable(_InProcess):
@@ -259,7 +271,9 @@ class JavaVerifiable(_InProcess):
             "--session-timeout", str(SESSION_MS), "--command-config", str(config),
             "--assignment-strategy", str(java_settings(assignor)["partition.assignment.strategy"]),
         ]  # fmt: skip
-        super().__init__(installation.tool_command("org.apache.kafka.tools.VerifiableConsumer", arguments))
+        super().__init__(
+            installation.tool_command("org.apache.kafka.tools.VerifiableConsumer", arguments, level="info")
+        )
 
     def value_of(self, line: bytes) -> bytes | None:
         event = json.loads(line) if line.startswith(b"{") else {"name": "a line of the log"}

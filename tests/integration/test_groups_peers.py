@@ -114,7 +114,8 @@ def all_read(members: Sequence[GroupMember], wanted: set[bytes]) -> None:
         eventually(
             lambda: not missing() or any(member.failures for member in members), what="records", timeout_s=SETTLED_S
         )
-    assert not missing(), (sorted(missing()), [len(member.values) for member in members], [m.failures for m in members])
+    lost = sorted(missing())
+    assert not lost, "\n".join([f"{len(lost)} records not read: {lost[:3]}", *(m.account() for m in members)])
 
 
 def committed_offsets(broker: Broker, group: str, topics: Sequence[Topic]) -> list[int]:
