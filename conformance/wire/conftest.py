@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from conformance.peers.kmirror_process import KmirrorBroker
 from conformance.peers.processes import PeerUnavailable
 from conformance.wire.batches import batch
 from conformance.wire.client import Broker, Row, Topic
+from conformance.wire.groups import Member, stable_group
 
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """Settings of a broker that is started for the suite: as any broker, only sooner. None is needed."""
@@ -49,6 +52,17 @@ def broker(address: str) -> Broker:
 def topic(broker: Broker) -> Topic:
     """A fresh topic with one partition."""
     return broker.create_topic()
+
+
+@pytest.fixture
+def make_group(broker: Broker, group: str) -> Iterator[Callable[..., list[Member]]]:
+    """make_group(count, **options) -> members of the module's own `group`, all in sync; they end with the test."""
+    with ExitStack() as stack:
+
+        def form(count: int = 1, **options: Any) -> list[Member]:
+            return [stack.enter_context(member) for member in stable_group(broker, group, count, **options)]
+
+        yield form
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ UNKNOWN_TOPIC, METADATA_TOO_LARGE, LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 3, 
 ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP, UNKNOWN_MEMBER, BAD_SESSION_TIMEOUT = 22, 23, 24, 25, 26
 REBALANCING, INVALID_REQUEST, NON_EMPTY_GROUP, GROUP_NOT_FOUND, MEMBER_ID_REQUIRED = 27, 42, 68, 69, 79
 FENCED_INSTANCE, SUBSCRIBED, UNSTABLE_OFFSETS, UNKNOWN_TOPIC_ID = 82, 86, 88, 100
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 SESSION_MS, REBALANCE_MS = 10_000, 5_000
 LOWEST_SESSION_MS = 6_000
 """Kafka's group.min.session.timeout.ms: what a suite for any broker may ask for at least."""
@@ -51,6 +52,13 @@ def wait_for_coordinator(broker: Broker, key: str, key_type: int) -> None:
         if not code:
             return
         assert code in _COORDINATOR_MOVES and time.monotonic() < deadline, code
+
+
+def new_group(broker: Broker, prefix: str) -> str:
+    """The name of a group that is not there yet, with a coordinator."""
+    name = broker.new_name(prefix)
+    wait_for_coordinator(broker, name, GROUP_KEY)
+    return name
 
 
 class Member:

@@ -12,6 +12,7 @@ import pytest
 from conformance.wire.client import Broker
 from conformance.wire.groups import (
     BAD_SESSION_TIMEOUT,
+    GROUP_KEY,
     ILLEGAL_GENERATION,
     INCONSISTENT_PROTOCOL,
     INVALID_GROUP,
@@ -19,12 +20,13 @@ from conformance.wire.groups import (
     LOWEST_SESSION_MS,
     MEMBER_ID_REQUIRED,
     REBALANCING,
+    TRANSACTION_KEY,
     UNKNOWN_MEMBER,
     Member,
     describe,
     join_all,
+    new_group,
     rebalance,
-    stable_group,
     state_of,
     wait_for_coordinator,
     wait_for_state,
@@ -32,16 +34,13 @@ from conformance.wire.groups import (
 from kmirror.protocol.api.find_coordinator import FindCoordinatorRequest
 from kmirror.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
 SHORT_REBALANCE_MS = 1_500
 MakeMember = Callable[..., Member]
 
 
 @pytest.fixture
 def group(broker: Broker) -> str:
-    name = broker.new_name("group")
-    wait_for_coordinator(broker, name, GROUP_KEY)
-    return name
+    return new_group(broker, "group")
 
 
 @pytest.fixture
@@ -49,16 +48,6 @@ def make(broker: Broker, group: str) -> Iterator[MakeMember]:
     """make(**options) -> a member of the test's group, whose connection ends with the test."""
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(Member(broker, group, **options))
-
-
-@pytest.fixture
-def make_group(broker: Broker, group: str) -> Iterator[Callable[..., list[Member]]]:
-    with ExitStack() as stack:
-
-        def form(count: int = 1, **options: Any) -> list[Member]:
-            return [stack.enter_context(member) for member in stable_group(broker, group, count, **options)]
-
-        yield form
 
 
 def silent_for(member: Member, seconds: float) -> bool:

@@ -17,8 +17,8 @@ from conformance.wire.groups import (
     describe,
     fetch_offsets,
     join_all,
+    new_group,
     stable_group,
-    wait_for_coordinator,
 )
 from kmirror.protocol.api.delete_groups import DeleteGroupsRequest
 from kmirror.protocol.api.describe_groups import DescribeGroupsRequest
@@ -31,9 +31,7 @@ GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 @pytest.fixture
 def group(broker: Broker) -> str:
-    name = broker.new_name("admin")
-    wait_for_coordinator(broker, name, 0)
-    return name
+    return new_group(broker, "admin")
 
 
 @pytest.fixture

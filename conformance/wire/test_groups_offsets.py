@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -24,10 +22,9 @@ from conformance.wire.groups import (
     commit,
     committed,
     fetch_offsets,
+    new_group,
     offset_fetch_request,
-    stable_group,
     state_of,
-    wait_for_coordinator,
 )
 from kmirror.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kmirror.protocol.api.offset_delete import (
@@ -43,19 +40,7 @@ NONE = (-1, -1, "", 0)
 
 @pytest.fixture
 def group(broker: Broker) -> str:
-    name = broker.new_name("offsets")
-    wait_for_coordinator(broker, name, 0)
-    return name
-
-
-@pytest.fixture
-def make_group(broker: Broker, group: str) -> Iterator[Callable[..., list[Member]]]:
-    with ExitStack() as stack:
-
-        def form(count: int = 1, **options: Any) -> list[Member]:
-            return [stack.enter_context(member) for member in stable_group(broker, group, count, **options)]
-
-        yield form
+    return new_group(broker, "offsets")
 
 
 def name_at(topic: Topic, version: int) -> object:

@@ -14,8 +14,8 @@ from conformance.wire.groups import (
     UNKNOWN_MEMBER,
     Member,
     describe,
+    new_group,
     rebalance,
-    wait_for_coordinator,
     wait_for_state,
 )
 from kmirror.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
@@ -26,8 +26,7 @@ PROTOCOLS = (("range", b"range metadata"), ("sticky", b""))
 @pytest.fixture
 def members(broker: Broker) -> Iterator[list[Member]]:
     """Two static members, `one` and `two`; the first leads."""
-    group = broker.new_name("static")
-    wait_for_coordinator(broker, group, 0)
+    group = new_group(broker, "static")
     with ExitStack() as stack:
         formed = [
             stack.enter_context(Member(broker, group, instance=name, protocols=PROTOCOLS)) for name in ("one", "two")

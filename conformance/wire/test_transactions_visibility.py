@@ -21,8 +21,8 @@ from conformance.wire.groups import (
     commit,
     committed,
     fetch_offsets,
+    new_group,
     stable_group,
-    wait_for_coordinator,
 )
 from conformance.wire.transactions import (
     ABORTABLE,
@@ -65,9 +65,7 @@ def producer(broker: Broker) -> TransactionalProducer:
 
 @pytest.fixture
 def group(broker: Broker) -> str:
-    name = broker.new_name("txn-group")
-    wait_for_coordinator(broker, name, 0)
-    return name
+    return new_group(broker, "txn-group")
 
 
 # --- reading

@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.wire.batches import batch
 from conformance.wire.client import TIMEOUT_S, Broker, Row, Topic
-from conformance.wire.groups import LOADING, NOT_AVAILABLE, NOT_COORDINATOR, wait_for_coordinator
+from conformance.wire.groups import LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TRANSACTION_KEY, wait_for_coordinator
 from kmirror.protocol.api.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kmirror.protocol.api.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -34,7 +34,6 @@ from kmirror.protocol.api.txn_offset_commit import (
 OUT_OF_ORDER, INVALID_EPOCH, INVALID_TXN_STATE, INVALID_PID_MAPPING, INVALID_TIMEOUT = 45, 47, 48, 49, 50
 CONCURRENT, NOT_ATTEMPTED, UNKNOWN_PID, FENCED, NO_SUCH_TRANSACTIONAL_ID, ABORTABLE = 51, 55, 59, 90, 105, 120
 TIMEOUT_MS = 60_000
-TRANSACTION_KEY = 1
 BEFORE_TV2 = {"Produce": 11, "EndTxn": 4, "TxnOffsetCommit": 4, "AddPartitionsToTxn": 3, "AddOffsetsToTxn": 4}
 """The last version of each request that belongs to the protocol before KIP-890's transaction version 2."""
 _FIRST_BATCH_ADD = 4  # AddPartitionsToTxn: several transactions from this version on, and only between brokers

@@ -26,12 +26,9 @@ from kmirror.protocol import uuids
 from kmirror.storage.memory import Kind, MemoryFileSystem, Phase
 from tests.broker.harness import DIRECTORY, OverlappingFlush, QuietMirrors
 from tests.broker.metadata_history import facts
+from tests.power_cut import PowerCut
 
 METADATA = f"{DIRECTORY}/__cluster_metadata-0"
-
-
-class PowerCut(BaseException):
-    """Not an Exception: nothing in the product may catch it."""
 
 
 class Story:

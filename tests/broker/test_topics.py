@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from kmirror.broker.metadata import TopicState
@@ -11,6 +13,7 @@ from kmirror.errors import ApiError, ConfigError, StorageError
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from tests.broker.harness import DIRECTORY, Broker, OverlappingFlush, error_code, make_batch
+from tests.power_cut import powered_until
 
 
 def create_code(broker: Broker, spec: CreateTopicSpec) -> int:
@@ -343,44 +346,27 @@ def test_a_directory_is_renamed_when_no_flush_uses_it_any_more() -> None:
     assert not broker.world.withdrawing
 
 
-class PowerCut(BaseException):
-    """Not an Exception: nothing of a broker without power may handle it."""
-
-
 def test_an_id_that_comes_again_never_gets_the_records_of_its_last_life() -> None:
     """Deleted and made again under the same id, as a mirror does it; the power goes at every operation."""
     topic_id = b"\x07" * 16
-    operation = points = 0
-    ran_through = False
-    while not ran_through:
-        operation += 1
+    points = 0
+    for operation in count(1):
         for keep_nothing in (True, False):
             broker = Broker(seed=operation)
             broker.settle(broker.world.create_topic(CreateTopicSpec("t", 2, topic_id=topic_id)))
             broker.produce("t", b"of its last life")
-            left = operation
-
-            def observer(kind: str, path: str, phase: str) -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    raise PowerCut
-
-            broker.fs.observer = observer  # type: ignore[assignment]
-            try:
+            with powered_until(broker.fs, operation) as power:
                 deleted = broker.world.delete_topic("t")
                 made = broker.world.create_topic(CreateTopicSpec("t", 2, topic_id=topic_id))
                 broker.flush.run()
                 assert deleted.done and made.result().topic_id == topic_id
                 assert broker.world.partition("t", 0).leader_epoch == 1
-                ran_through = True
-            except PowerCut:
-                ran_through = False
-            broker.fs.observer = None
             broker.fs = broker.fs.crash(keep_nothing=keep_nothing)
             broker._open()
             points += 1
             topic = broker.world.image.topics_by_name.get("t")
             if topic is not None and topic_id in broker.world.image.removed_epochs:
                 assert topic.partitions[0].log_end_offset == 0, f"operation {operation}"
+        if power.lasted:
+            break
     assert points > 20

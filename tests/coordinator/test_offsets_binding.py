@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kmirror.broker.group_offsets import Committer
-from kmirror.coordinator.groups.offsets import OffsetRow, OffsetValue, Place
-from kmirror.effects import LogId, StateRecord
+from kmirror.coordinator.groups.offsets import OffsetRow, OffsetValue
+from kmirror.effects import LogId, Place, StateRecord
 from kmirror.errors import ApiError
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal.consumer_offsets import OffsetCommitKey, OffsetCommitValue

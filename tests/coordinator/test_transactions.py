@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from kmirror.coordinator import transaction_entry as entries
-from kmirror.coordinator.transactions import Answer, Place, Producer, State, Transaction
+from kmirror.coordinator.transactions import Answer, Producer, State, Transaction
+from kmirror.effects import Place
 from kmirror.errors import CorruptData
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import transaction_state as records
 from tests.coordinator.transaction_stage import Stage
+from tests.transcripts import now_and_expected
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("transactions-*.txt"))
 IDS = ("x", "y", "z")
@@ -54,29 +56,10 @@ KAFKA_WROTE = [
 """A transaction of Kafka 4.4.0's own producer (kafka-producer-perf-test), from the segment of an Apache Kafka 4.4.0."""
 
 
-def played(text: str) -> str:
-    """The transcript with its commands, comments and what happens now. Every `##` begins with an empty stage."""
-    stage = Stage()
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("#") or not line.strip():
-            if line.startswith("## "):
-                stage = Stage()
-            lines.append(line)
-        elif line.startswith("> "):
-            lines.append(line)
-            lines += stage.play(line[2:])
-    return "\n".join(lines) + "\n"
-
-
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
-    expected = path.read_text()
-    now = played(expected)
-    if request.config.getoption("--rewrite"):
-        path.write_text(now)
-    else:
-        assert now == expected
+    now, expected = now_and_expected(path, Stage, request.config)
+    assert now == expected
 
 
 def test_transcripts_go_through_every_state_and_every_refusal() -> None:

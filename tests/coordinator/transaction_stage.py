@@ -14,7 +14,6 @@ from kmirror.coordinator import transaction_entry as entries
 from kmirror.coordinator.transactions import (
     Answer,
     Limits,
-    Place,
     Producer,
     ProducerIdNeeded,
     State,
@@ -22,7 +21,7 @@ from kmirror.coordinator.transactions import (
     Transactions,
     WriteMarkers,
 )
-from kmirror.effects import Effects, LogId, Promise, StateRecord
+from kmirror.effects import Effects, LogId, Place, Promise, StateRecord
 from kmirror.protocol.internal import transaction_state as records
 
 LOG = LogId("__transaction_state", 0)

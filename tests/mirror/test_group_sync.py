@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from kmirror.effects import Place
 from kmirror.errors import ApiError
-from kmirror.mirror.group_sync import GroupOffset, Held, ListedGroup, Place, Readable, changes, clamped, wanted
+from kmirror.mirror.group_sync import GroupOffset, Held, ListedGroup, Readable, changes, clamped, wanted
 
 DAY_MS = 86_400_000
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kmirror.broker import mirror_timers
+from kmirror.broker import timers as timer_heap
 from kmirror.broker.mirror_timers import Timers
 
 
@@ -17,7 +17,7 @@ class Sleeper:
 
 
 def test_timers_agree_with_asking_everybody(rng: random.Random, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mirror_timers, "_COMPACT_ABOVE", 32)
+    monkeypatch.setattr(timer_heap, "_COMPACT_ABOVE", 32)
     timers = Timers(lambda partition: cast(Sleeper, partition).alive)
     sleepers = [Sleeper() for _ in range(12)]
     now_ms = 0
@@ -38,7 +38,7 @@ def test_timers_agree_with_asking_everybody(rng: random.Random, monkeypatch: Any
 
 
 def test_the_heap_does_not_grow_with_changes_of_mind(monkeypatch: Any) -> None:
-    monkeypatch.setattr(mirror_timers, "_COMPACT_ABOVE", 32)
+    monkeypatch.setattr(timer_heap, "_COMPACT_ABOVE", 32)
     timers = Timers(lambda partition: True)
     sleeper = cast(Any, Sleeper())
     timers.set(cast(Any, Sleeper()), 1)

@@ -13,33 +13,15 @@ import pytest
 
 from kmirror.mirror.states import TRANSITIONS, State
 from tests.mirror.stage import Stage
+from tests.transcripts import now_and_expected
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
-def played(text: str) -> str:
-    """The transcript with its commands, comments and what happens now."""
-    stage = Stage()
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("#") or not line.strip():
-            if line.startswith("## "):
-                stage = Stage()
-            lines.append(line)
-        elif line.startswith("> "):
-            lines.append(line)
-            lines += stage.play(line[2:])
-    return "\n".join(lines) + "\n"
-
-
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
-    expected = path.read_text()
-    now = played(expected)
-    if request.config.getoption("--rewrite"):
-        path.write_text(now)
-    else:
-        assert now == expected
+    now, expected = now_and_expected(path, Stage, request.config)
+    assert now == expected
 
 
 def test_transcripts_go_through_every_state_and_every_way_to_stop() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from kmirror import app
+from kmirror.broker.partition import Partition
 from kmirror.broker.topic_admin import CreateTopicSpec
+from kmirror.broker.world import World
 from kmirror.protocol.records import Record, build_batch, read_records, walk
 from kmirror.workers.cleaner import CleanerTask
 from tests.server.harness import fetch, produce, serving
@@ -93,16 +97,22 @@ async def test_a_damaged_batch_is_reported_and_nothing_is_lost(
         assert not [name for name in broker.filesystem.list_dir("/data/t-0") if "cleaned" in name]
 
 
-async def test_the_round_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """Real files and a real process; the same log is as clean as one that was cleaned inline."""
-    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+@asynccontextmanager
+async def compacted_topic(directory: Path) -> AsyncIterator[tuple[World, Partition]]:
+    """A broker on real files, and the one partition of its topic `t`."""
+    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
     async with app.running(properties) as running:
         world = running.world
         configs: dict[str, str | None] = {name.replace("_", "."): value for name, value in COMPACTED.items()}
         created = trio.Event()
         world.create_topic(CreateTopicSpec("t", 1, configs=configs)).then(lambda _: created.set())
         await created.wait()
-        partition = world.partition("t", 0)
+        yield world, world.partition("t", 0)
+
+
+async def test_the_round_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """Real files and a real process; the same log is as clean as one that was cleaned inline."""
+    async with compacted_topic(tmp_path) as (world, partition):
         for version in range(10):
             for key in (b"a", b"b", b"c"):
                 partition.produce(keyed(key, b"%d" % version * 200_000), now_ms=world.clock.time_ms(), acks=1)
@@ -124,14 +134,7 @@ async def test_the_round_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_is_cut_during_the_round_stays_as_it_was(tmp_path: Path) -> None:
-    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-    async with app.running(properties) as running:
-        world = running.world
-        configs: dict[str, str | None] = {name.replace("_", "."): value for name, value in COMPACTED.items()}
-        created = trio.Event()
-        world.create_topic(CreateTopicSpec("t", 1, configs=configs)).then(lambda _: created.set())
-        await created.wait()
-        partition = world.partition("t", 0)
+    async with compacted_topic(tmp_path) as (world, partition):
         for number in range(20):
             partition.produce(keyed(b"a", b"%d" % number * 200_000), now_ms=world.clock.time_ms(), acks=1)
         flushed = trio.Event()

@@ -4,7 +4,7 @@ again: others are served meanwhile, and neither memory nor the answer grows with
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -40,7 +40,7 @@ from kmirror.protocol.api import (
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.row_count import row_count
 from tests.server import test_offsets
-from tests.server.harness import Broker, serving
+from tests.server.harness import Broker, Threads, serving
 
 MANY = 10 * ROWS_PER_TURN
 KEY = registry.by_name
@@ -51,20 +51,6 @@ async def broker() -> AsyncIterator[Broker]:
     async with serving() as broker:
         await broker.create_topic("t", 3)
         yield broker
-
-
-class Threads:
-    """In place of threads: what is handed over waits until the test lets it go."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.count = 0
-        self.gate = trio.Event()
-        broker.server.in_thread = self.run  # type: ignore[method-assign]
-
-    async def run(self, work: Callable[[], None]) -> None:
-        self.count += 1
-        await self.gate.wait()
-        work()
 
 
 def long_requests() -> list[tuple[str, int, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ from kmirror.limits import EXPANDED_ON_LOOP_BYTES
 from kmirror.protocol.compression import Compression
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.records import HEADER_SIZE_BYTES, parse_header
-from tests.server.harness import Broker, batch, produce, serving
+from tests.server.harness import Broker, Threads, batch, produce, serving
 
 Virtual = trio.testing.MockClock
 LARGE = bytes(EXPANDED_ON_LOOP_BYTES)
@@ -26,20 +26,6 @@ async def broker() -> AsyncIterator[Broker]:
     async with serving() as broker:
         await broker.create_topic("t", max_message_bytes="10000000")
         yield broker
-
-
-class Threads:
-    """In place of threads: counts what is handed over, and holds it back until the test lets it go."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.count = 0
-        self.gate = trio.Event()
-        broker.server.in_thread = self.run  # type: ignore[method-assign]
-
-    async def run(self, work: Callable[[], None]) -> None:
-        self.count += 1
-        await self.gate.wait()
-        work()
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)

@@ -270,12 +270,7 @@ async def test_records_are_written_when_the_coordinator_s_are_on_disk(autojump_c
     """A power cut must not leave records of a transaction that nobody knows."""
     version = 12 if second else 9
     async with serving(at_once=False) as broker:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
-            await broker.create_topic("t")
-            client = producer(broker, second=second)
-            await client.start()
-            nursery.cancel_scope.cancel()
+        client = await _started_and_flushed(broker, second=second)
         partition = broker.world.partition("t", 0)
         if not second:  # another connection does not wait for the answer to this
             await broker.connect().send("AddPartitionsToTxn", 3, client.adding(("t", 0)))
@@ -291,7 +286,18 @@ async def test_records_are_written_when_the_coordinator_s_are_on_disk(autojump_c
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-async def _flush_for_ever(broker: Broker, _scope: trio.CancelScope) -> None:
+async def _started_and_flushed(broker: Broker, *, partitions: int = 1, second: bool) -> TransactionClient:
+    """A producer of the new topic `t` that has started, all of it on disk; from then on only the test flushes."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_flush_for_ever, broker)
+        await broker.create_topic("t", partitions)
+        client = producer(broker, second=second)
+        await client.start()
+        nursery.cancel_scope.cancel()
+    return client
+
+
+async def _flush_for_ever(broker: Broker) -> None:
     while True:
         await trio.sleep(0.001)
         broker.flush.run()
@@ -300,12 +306,7 @@ async def _flush_for_ever(broker: Broker, _scope: trio.CancelScope) -> None:
 async def test_large_records_that_wait_keep_their_bytes(autojump_clock: Virtual) -> None:
     """Large frames lie in a buffer that the next one is read into."""
     async with serving(at_once=False) as broker:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
-            await broker.create_topic("t", 2)
-            client = producer(broker, second=True)
-            await client.start()
-            nursery.cancel_scope.cancel()
+        client = await _started_and_flushed(broker, partitions=2, second=True)
         await client.client.send("Produce", 12, client.request(b"a" * 300_000))
         await trio.sleep(0.1)
         await client.client.send("Produce", 12, produce(batch(b"b" * 300_000), partition=1))
@@ -320,12 +321,7 @@ async def test_large_records_that_wait_keep_their_bytes(autojump_clock: Virtual)
 async def test_a_write_behind_the_end_of_its_transaction_is_refused(autojump_clock: Virtual) -> None:
     """It waited for the disk, and meanwhile the transaction it was added to has been ended."""
     async with serving(at_once=False) as broker:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_flush_for_ever, broker, nursery.cancel_scope)
-            await broker.create_topic("t")
-            client = producer(broker, second=True)
-            await client.start()
-            nursery.cancel_scope.cancel()
+        client = await _started_and_flushed(broker, second=True)
         await client.client.send("Produce", 12, client.request(b"a"))
         await trio.sleep(0.01)
         other = broker.connect()

@@ -44,6 +44,7 @@ from kmirror.protocol.records import CONTROL_COMMIT, Record, build_batch, contro
 from kmirror.server.context import Peer, RequestContext
 from kmirror.server.handlers import TABLE
 from kmirror.storage.memory import MemoryFileSystem
+from tests.power_cut import PowerCut
 
 DIRECTORY = "/data"
 PROPERTIES = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
@@ -58,10 +59,6 @@ MAX_WAITS = 200
 RETRY_MS = 20
 TURNS_BEFORE_TIME_PASSES = 10
 """A handler may wait for several flushes in a row; that takes turns, not time."""
-
-
-class PowerCut(BaseException):
-    """Not an Exception: nothing of a broker without power may handle it."""
 
 
 class Node:

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kmirror.broker.partition import READ_COMMITTED
-from tests.sim.applications import INPUT, OUTPUT, Member, Node, Pipeline, PowerCut
+from tests.power_cut import powered_until
+from tests.sim.applications import INPUT, OUTPUT, Member, Node, Pipeline
 
 STRIDE = int(os.environ.get("KMIRROR_COORDINATOR_STRIDE", "9"))
 TOTAL = 5
@@ -30,18 +31,6 @@ def stage(seed: int) -> Node:
     node.create(OUTPUT, 2)
     node.restart()
     return node
-
-
-def cut_power_at(node: Node, operation: int) -> None:
-    left = operation
-
-    def observer(kind: str, path: str, phase: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise PowerCut
-
-    node.fs.observer = observer  # type: ignore[assignment]
 
 
 async def every_point(
@@ -58,16 +47,12 @@ async def every_point(
             node = stage(seed + operation)
             if skip_sync is not None:
                 node.fs.skip_sync = skip_sync
-            cut_power_at(node, operation)
-            try:
+            with powered_until(node.fs, operation) as power:
                 await act(node, operation)
-                ran_through = True
-            except PowerCut:
-                ran_through = False
             node.crash(keep_nothing=keep_nothing)
             await check(node)
             points += 1
-        if ran_through:
+        if power.lasted:
             return points
     raise AssertionError("it never ran through")
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 from tests.sim.failback import run
+from tests.sim.walk import visited_by_walks
 
 STEPS = int(os.environ.get("KMIRROR_SIM_STEPS", "4000"))
 STEPS_PER_WALK = 200
 
 
 def test_walks_there_and_back(seed: int) -> None:
-    first = int(os.environ.get("KMIRROR_SIM_SEED", str(seed)))
-    walks = max(1, STEPS // STEPS_PER_WALK)
-    visited: Counter[str] = Counter()
-    for number in range(walks):
-        visited += run(first + number, STEPS_PER_WALK).visited
-    print(dict(visited))
+    visited = visited_by_walks(run, seed, steps=STEPS, steps_per_walk=STEPS_PER_WALK)
     wanted = {"failback", "alignment at a", "alignment at b", "cut", "cut saved", "restart"}
     assert wanted <= set(visited), f"the walks never came to {wanted - set(visited)}"
-    print(f"{walks} walks of {STEPS_PER_WALK} steps from seed {first} (KMIRROR_SIM_SEED={first})")

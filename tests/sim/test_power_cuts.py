@@ -16,11 +16,8 @@ from kmirror.coordinator.groups.offsets import OffsetValue
 from kmirror.protocol import uuids
 from kmirror.protocol.records import control_type, parse_header, walk
 from kmirror.storage.log import LogMode
+from tests.power_cut import powered_until
 from tests.sim.clusters import TOPIC, Cluster, Pump
-
-
-class PowerCut(BaseException):
-    """Not an Exception: nothing of a broker without power may handle it."""
 
 
 @dataclass
@@ -60,18 +57,6 @@ def stopped_and_written_to() -> Scene:
     return scene
 
 
-def cut_power_at(cluster: Cluster, operation: int) -> None:
-    left = operation
-
-    def observer(kind: str, path: str, phase: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise PowerCut
-
-    cluster.fs.observer = observer  # type: ignore[assignment]
-
-
 def matrix(
     make: Callable[[], Scene],
     act: Callable[[Scene], bool],
@@ -92,18 +77,13 @@ def matrix(
             before = scene.destination.data()
             if skip_sync is not None:
                 scene.destination.fs.skip_sync = skip_sync
-            cut_power_at(scene.destination, operation)
             answered = False
-            try:
+            with powered_until(scene.destination.fs, operation) as power:
                 answered = act(scene)
-                ran_through = True
-            except PowerCut:
-                ran_through = False
-            scene.destination.fs.observer = None
             scene.destination.lazy = False
             scene.destination.crash(keep_nothing=keep_nothing)
             check(scene, before, answered)
-            if ran_through and keep_nothing:
+            if power.lasted and keep_nothing:
                 return operation
 
 

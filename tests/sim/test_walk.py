@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 from kmirror.mirror.states import State
-from tests.sim.walk import run
+from tests.sim.walk import run, visited_by_walks
 
 STEPS = int(os.environ.get("KMIRROR_SIM_STEPS", "5000"))
 STEPS_PER_WALK = 250
@@ -15,16 +14,10 @@ STEPS_THAT_SEE_ALL = 50_000
 
 
 def test_random_walks(seed: int) -> None:
-    first = int(os.environ.get("KMIRROR_SIM_SEED", str(seed)))
-    walks = max(1, STEPS // STEPS_PER_WALK)
-    visited: Counter[str] = Counter()
-    for number in range(walks):
-        visited += run(first + number, STEPS_PER_WALK).visited
-    print(dict(visited))
+    visited = visited_by_walks(run, seed, steps=STEPS, steps_per_walk=STEPS_PER_WALK)
     wanted = {state.name for state in State} - {"UNKNOWN"} | {"cut", "restart", "cut saved"}
     if STEPS < STEPS_THAT_SEE_ALL:
         wanted -= {"EPOCH_FENCING", "ULE_RECOVERY"}
     else:
         wanted |= {"gap", "divergence", "open transactions cut"}
     assert wanted <= set(visited), f"the walks never came to {wanted - set(visited)}"
-    print(f"{walks} walks of {STEPS_PER_WALK} steps from seed {first} (KMIRROR_SIM_SEED={first})")

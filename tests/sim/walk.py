@@ -14,6 +14,7 @@ The laws (checked after every step):
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -27,13 +28,10 @@ from kmirror.mirror.machine import Outcome
 from kmirror.mirror.states import PHASES, State
 from kmirror.protocol.records import Record, build_batch, control_type, header_with_offset_and_epoch, parse_header
 from kmirror.storage.log import LogMode
+from tests.power_cut import powered_until
 from tests.sim.clusters import TOPIC, Cluster, Pump
 
 MIRROR = "m"
-
-
-class PowerCut(BaseException):
-    """Raised inside a broker when its power goes: nothing of it may run any further."""
 
 
 class LawBroken(AssertionError):
@@ -134,15 +132,11 @@ class Walk:
             lazy.lazy_rounds = self.random.choice([0, 0, 1, 2])
         cluster = self.random.choice(self.clusters)
         cut_at = self.random.randint(1, 12) if self.random.random() < self.power_cuts else 0
-        if cut_at:
-            self._cut_power_at(cluster, cut_at)
-        try:
+        with powered_until(cluster.fs, cut_at) as power:
             action()
-        except PowerCut:
+        if not power.lasted:
             self._note(f"power cut in {cluster.name}")
             self._after_crash(cluster)
-        finally:
-            cluster.fs.observer = None
         self.check()
 
     def actions(self) -> list[tuple[int, Callable[[], None]]]:
@@ -172,17 +166,6 @@ class Walk:
 
     def _note(self, text: str) -> None:
         self.trace.append(text)
-
-    def _cut_power_at(self, cluster: Cluster, operations: int) -> None:
-        left = operations
-
-        def observer(kind: str, path: str, phase: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise PowerCut
-
-        cluster.fs.observer = observer  # type: ignore[assignment]
 
     def _after_crash(self, cluster: Cluster) -> None:
         cluster.fs.observer = None
@@ -566,3 +549,17 @@ def run(seed: int, steps: int) -> Walk:
         walk.step()
     walk.way_out()
     return walk
+
+
+def visited_by_walks(
+    run_one: Callable[[int, int], Walk], seed: int, *, steps: int, steps_per_walk: int
+) -> Counter[str]:
+    """What walks of `steps` altogether came to, each from the next seed; KMIRROR_SIM_SEED replaces the first."""
+    first = int(os.environ.get("KMIRROR_SIM_SEED", str(seed)))
+    walks = max(1, steps // steps_per_walk)
+    print(f"{walks} walks of {steps_per_walk} steps from seed {first} (KMIRROR_SIM_SEED={first})")
+    visited: Counter[str] = Counter()
+    for number in range(walks):
+        visited += run_one(first + number, steps_per_walk).visited
+    print(dict(visited))
+    return visited

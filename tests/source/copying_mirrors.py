@@ -20,7 +20,8 @@ from kmirror.broker.mirror_seam import (
     Query,
     SourceMetadata,
 )
-from kmirror.mirror.group_sync import GroupOffset, ListedGroup, Place
+from kmirror.effects import Place
+from kmirror.mirror.group_sync import GroupOffset, ListedGroup
 from kmirror.protocol.records import walk
 
 Key = tuple[str, int]

@@ -30,14 +30,11 @@ from kmirror.storage import cleaning
 from kmirror.storage.filesystem import FileSystem
 from kmirror.storage.log import AppendOrigin, Log, LogConfig
 from kmirror.storage.memory import MemoryFileSystem
+from tests.power_cut import powered_until
 
 DIRECTORY = "/data/t-0"
 DAY_MS = 24 * 60 * 60 * 1000
 MEMORY_BYTES = 1 << 27
-
-
-class PowerCut(BaseException):
-    """Not an Exception: nothing of a broker without power may handle it."""
 
 
 @dataclass(frozen=True)
@@ -392,13 +389,19 @@ def test_a_map_that_is_full_leaves_the_rest_for_later(monkeypatch: pytest.Monkey
     assert [record.value for record in stored(history.log).values()] == [b"1"] * 5 + [b"x"]
 
 
-def test_a_log_that_was_cut_meanwhile_is_left_alone() -> None:
+def three_values_of_one_key() -> History:
+    """On disk: two of them in a segment that is done with, the third in the active one."""
     history = quiet()
     write(history, Record(b"k", b"1"))
     write(history, Record(b"k", b"2"))
     history.log.roll()
     write(history, Record(b"k", b"3"))
     history.log.flush()
+    return history
+
+
+def test_a_log_that_was_cut_meanwhile_is_left_alone() -> None:
+    history = three_values_of_one_key()
     found = cleaning.dirt(history.log, cleaned_up_to=-1, last_stable_offset=3, now_ms=history.clock.time_ms())
     job = cleaning.plan(history.log, found, now_ms=history.clock.time_ms(), memory_bytes=MEMORY_BYTES)
     assert job is not None
@@ -411,12 +414,7 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone() -> None:
 
 
 def test_slices_handed_out_before_the_swap_can_still_be_read() -> None:
-    history = quiet()
-    write(history, Record(b"k", b"1"))
-    write(history, Record(b"k", b"2"))
-    history.log.roll()
-    write(history, Record(b"k", b"3"))
-    history.log.flush()
+    history = three_values_of_one_key()
     read = history.log.read(0, max_bytes=1 << 20, limit_offset=3, at_least_one=True)
     history.clean(-1)
     piece = read.slices[0]
@@ -447,20 +445,8 @@ def cut_everywhere(skip_sync: Callable[[str], bool] | None = None) -> int:
                 if skip_sync is not None:
                     history.fs.skip_sync = skip_sync
                 history.fs.seed += operation
-                left = operation
-
-                def observer(kind: str, path: str, phase: str) -> None:
-                    nonlocal left
-                    left -= 1
-                    if left == 0:
-                        raise PowerCut
-
-                history.fs.observer = observer  # type: ignore[assignment]
-                try:
+                with powered_until(history.fs, operation) as power:
                     history.clean(-1)
-                    ran_through = True
-                except PowerCut:
-                    ran_through = False
                 points += 1
                 config = history.log.config
                 history.fs = history.fs.crash(keep_nothing=keep_nothing)
@@ -471,7 +457,7 @@ def cut_everywhere(skip_sync: Callable[[str], bool] | None = None) -> int:
                 check(history, 0, tombstones_expired=False)
                 names = history.fs.list_dir(DIRECTORY)
                 assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
-            if ran_through:
+            if power.lasted:
                 break
     return points
 

@@ -14,14 +14,11 @@ from kmirror.clock import ManualClock
 from kmirror.protocol.records import end_txn_marker, mirror_pid_reset
 from kmirror.storage.log import Log, LogConfig, LogMode
 from kmirror.storage.memory import Kind, MemoryFileSystem, Phase
+from tests.power_cut import PowerCut
 from tests.storage.making import DIRECTORY, NOW_MS, batch, coordinate, open_log, produce
 from tests.storage.model import Batch, derive
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
-
-
-class PowerCut(BaseException):
-    """Not an Exception: nothing in the product may catch it."""
 
 
 class Story:
