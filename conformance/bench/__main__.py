@@ -2,72 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
+from confluent_kafka import KafkaException
 from rich.console import Console
 
-from conformance.bench import groups, machine, mirror, results, small_requests, throughput
+from conformance.bench import groups, machine, mirror, results, small_requests, storage, throughput
 from conformance.bench.contestants import FLUSHED, KAFKA, KMIRROR, NAMES, PAGE_CACHE, Contestant, create
-from conformance.bench.results import Row
+from conformance.bench.results import CEILING, Row
+from conformance.bench.run import Run
 from conformance.peers.kafka import KafkaBroker, KafkaInstallation
 from conformance.peers.processes import PeerFailed, PeerUnavailable
 
-CEILING = "program"
 _IDLE_S = 2.0
 _METADATA_S = 2.0
 _FRESH_GROUPS = 5
 _DURABLE = {PAGE_CACHE: "page cache", FLUSHED: "flushed before ack"}
-
-
-class Run:
-    """One run of the benchmark: options, the scratch directory, and the rows collected so far."""
-
-    def __init__(self, *, pairs: int, record_count: int, mirror_mb: int, contestants: list[str], scratch: Path) -> None:
-        self.pairs = pairs
-        self.record_count = record_count
-        self.mirror_mb = mirror_mb
-        self.contestants = contestants
-        self.scratch = scratch
-        self.rows: list[Row] = []
-        self.console = Console(stderr=True)
-
-    def row(self, name: str, unit: str, **options: object) -> Row:
-        row = Row(name, unit, **options)  # type: ignore[arg-type]
-        self.rows.append(row)
-        return row
-
-    def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
-
-    def alternating(self) -> Iterator[tuple[int, str]]:
-        """(pair, contestant), the order turned round from pair to pair."""
-        for pair in range(self.pairs):
-            order = self.contestants if pair % 2 == 0 else self.contestants[::-1]
-            for name in order:
-                yield pair, name
-
-    @contextlib.contextmanager
-    def brokers(self, durability: str) -> Iterator[dict[str, Contestant]]:
-        """All contestants, started; killed and their data removed at the end."""
-        started: dict[str, Contestant] = {}
-        directory = Path(tempfile.mkdtemp(dir=self.scratch))
-        try:
-            for name in self.contestants:
-                broker = create(name, directory / name, durability)
-                started[name] = broker
-                broker.start()
-            yield started
-        finally:
-            for broker in started.values():
-                broker.kill()
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def measure_start(run: Run) -> None:
@@ -216,26 +172,33 @@ MEASURES: dict[str, Callable[[Run], None]] = {
     "throughput": measure_throughput,
     "groups": measure_groups,
     "mirror": measure_mirror,
+    "append": storage.measure_append,
+    "read": storage.measure_read,
+    "recovery": storage.measure_recovery,
+    "partitions": storage.measure_partitions,
+    "compaction": storage.measure_compaction,
 }
 
 
-@click.command(help="kmirror, Apache Kafka 4.4.0 and kfake side by side. Takes about half an hour with five pairs.")
+@click.command(help="kmirror, Apache Kafka 4.4.0 and kfake side by side. Takes about an hour with five pairs.")
 @click.option("--only", "only", multiple=True, type=click.Choice(sorted(MEASURES)), help="Repeatable.")
 @click.option("--pairs", default=5, show_default=True, type=click.IntRange(1), help="Runs of each contestant.")
 @click.option("--records", "record_count", default=200_000, show_default=True, help="1 KiB records per run.")
 @click.option("--mirror-mb", default=1000, show_default=True, help="MB to mirror.")
+@click.option("--storage-mb", default=500, show_default=True, help="MB to append, read, recover and compact.")
 @click.option("--without", multiple=True, type=click.Choice(NAMES), help="Leave a contestant out.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the samples here.")
 @click.option("--dir", "base", type=click.Path(path_type=Path, file_okay=False), help="Where the data go for the run.")
 def main(
-    only: tuple[str, ...], pairs: int, record_count: int, mirror_mb: int, without: tuple[str, ...],
+    only: tuple[str, ...], pairs: int, record_count: int, mirror_mb: int, storage_mb: int, without: tuple[str, ...],
     json_path: Path | None, base: Path | None,
 ) -> None:  # fmt: skip
     """See the command's help."""
     scratch = Path(tempfile.mkdtemp(prefix="kmirror-bench-", dir=base))
     contestants = [name for name in NAMES if name not in without]
     run = Run(
-        pairs=pairs, record_count=record_count, mirror_mb=mirror_mb, contestants=contestants, scratch=scratch
+        pairs=pairs, record_count=record_count, mirror_mb=mirror_mb, storage_mb=storage_mb, contestants=contestants,
+        scratch=scratch,
     )  # fmt: skip
     about = machine.describe(scratch)
     failed = False
@@ -244,14 +207,20 @@ def main(
             run.say(f"measuring: {name}")
             try:
                 MEASURES[name](run)
-            except (throughput.BenchFailed, PeerFailed, OSError) as error:
+            except (throughput.BenchFailed, PeerFailed, OSError, ValueError, KafkaException) as error:
                 failed = True  # the other measures are still worth having
                 run.say(f"FAILED: {name}: {error}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     results.show(run.rows, about, Console(width=None if sys.stdout.isatty() else 170))
     if json_path is not None:
-        options = {"pairs": pairs, "records": record_count, "mirror_mb": mirror_mb, "baseline": KAFKA}
+        options = {
+            "pairs": pairs,
+            "records": record_count,
+            "mirror_mb": mirror_mb,
+            "storage_mb": storage_mb,
+            "baseline": KAFKA,
+        }
         json_path.write_text(results.as_json(run.rows, about, options))
     sys.exit(1 if failed else 0)
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ KMIRROR, KAFKA, KFAKE = "kmirror", "Kafka", "kfake"
 NAMES = (KMIRROR, KAFKA, KFAKE)
 _KAFKA_HEAP = "1g"
 _NEVER = str((1 << 63) - 1)
+_NO_SETTINGS: Mapping[str, str] = {}
 
 
 class Contestant(Protocol):
@@ -35,28 +36,34 @@ class Contestant(Protocol):
     def kill(self) -> None: ...
 
 
-def _kmirror(directory: Path, durability: str) -> Contestant:
-    settings = {"auto.create.topics.enable": "false"}
+def _kmirror(directory: Path, durability: str, settings: Mapping[str, str]) -> Contestant:
+    settings = {"auto.create.topics.enable": "false", **settings}
     if durability == PAGE_CACHE:
         settings["log.flush.interval.messages"] = _NEVER
     return KmirrorBroker(directory, settings=settings)
 
 
-def _kafka(directory: Path, durability: str) -> Contestant:
-    overrides = {"auto.create.topics.enable": "false"}
+def _kafka(directory: Path, durability: str, settings: Mapping[str, str]) -> Contestant:
+    overrides = {"auto.create.topics.enable": "false", **settings}
     if durability == FLUSHED:
         overrides["log.flush.interval.messages"] = "1"
     # no class-data archive: Kafka as it is delivered
     return KafkaBroker(KafkaInstallation(), directory, overrides=overrides, heap=_KAFKA_HEAP, use_archive=False)
 
 
-def _kfake(directory: Path, durability: str) -> Contestant:
+def _kfake(directory: Path, durability: str, _settings: Mapping[str, str]) -> Contestant:
     return KfakeBroker(directory, sync=durability == FLUSHED)
 
 
-_FACTORIES: dict[str, Callable[[Path, str], Contestant]] = {KMIRROR: _kmirror, KAFKA: _kafka, KFAKE: _kfake}
+_FACTORIES: dict[str, Callable[[Path, str, Mapping[str, str]], Contestant]] = {
+    KMIRROR: _kmirror,
+    KAFKA: _kafka,
+    KFAKE: _kfake,
+}
 
 
-def create(name: str, directory: Path, durability: str = PAGE_CACHE) -> Contestant:
-    """A contestant that is not started yet, with its data below `directory`."""
-    return _FACTORIES[name](directory, durability)
+def create(
+    name: str, directory: Path, durability: str = PAGE_CACHE, settings: Mapping[str, str] = _NO_SETTINGS
+) -> Contestant:
+    """A contestant that is not started yet, with its data below `directory`; `settings` are broker properties."""
+    return _FACTORIES[name](directory, durability, settings)

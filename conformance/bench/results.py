@@ -12,6 +12,9 @@ from rich.table import Table
 
 from conformance.bench.contestants import KAFKA, KMIRROR
 
+CEILING = "program"
+"""A blocking program that does the least that the work needs, where no broker can be compared."""
+
 
 @dataclass(slots=True)
 class Row:

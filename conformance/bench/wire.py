@@ -1,6 +1,6 @@
 """The few frames that the benchmark sends by hand, built with `struct`: a client library's own cost must not show.
 
-Only old, inflexible versions that every contestant serves: Metadata v4, ListOffsets v1, Fetch v4.
+Only old, inflexible versions that every contestant serves: Produce v3, Metadata v4, ListOffsets v1, Fetch v4.
 """
 
 from __future__ import annotations
@@ -69,3 +69,17 @@ def fetch(sock: socket.socket, topic: str, *, offset: int, max_bytes: int) -> Fe
     position += 4 + 16 * max(aborted_count, 0)
     (size_bytes,) = struct.unpack_from(">i", reply, position)
     return Fetched(high_watermark, reply[position + 4 : position + 4 + max(size_bytes, 0)])
+
+
+def produce_request(topic: str, partition: int, batch: bytes, correlation_id: int) -> bytes:
+    """Produce v3, acks=all, one batch for one partition."""
+    body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + _string(topic)
+    return _frame(0, 3, correlation_id, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
+
+
+def check_produced(reply: bytes, topic: str) -> None:
+    """ValueError for an error code in the answer to `produce_request`."""
+    position = 4 + 4 + 2 + len(topic.encode()) + 4 + 4  # correlation id, topic count, topic, partition count, index
+    (error_code,) = struct.unpack_from(">h", reply, position)
+    if error_code:
+        raise ValueError(f"Produce answered error {error_code}")
