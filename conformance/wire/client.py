@@ -178,13 +178,18 @@ class Broker:
     def create_topic(
         self, *, partition_count: int = 1, configs: dict[str, str] | None = None, prefix: str = "wire"
     ) -> Topic:
-        """A fresh topic, ready for use. Its name begins with `prefix`, where an order of names matters."""
+        """A fresh topic, ready for use. Its name begins with `prefix`, where an order of names matters.
+
+        It keeps what it is given, unless `configs` says otherwise: the suite's batches carry an old time, and what is
+        older than seven days would go at the broker's next check of retention.
+        """
         name = self.new_name(prefix)
+        configs = {"retention.ms": "-1"} | (configs or {})
         creatable = CreatableTopic(
             name=name,
             num_partitions=partition_count,
             replication_factor=1,
-            configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
         answer = self.request(CreateTopicsRequest(topics=[creatable], timeout_ms=20_000))
         assert answer.topics[0].error_code == 0, answer.topics[0]

@@ -240,7 +240,6 @@ def java_settings(assignor: str) -> dict[str, object]:
         "partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{_JAVA_ASSIGNORS[assignor]}",
         "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS, "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": COMMIT_MS, "fetch.max.wait.ms": 50, "group.protocol": "classic",
-        "metadata.max.age.ms": 2000,
     }  # fmt: skip
 
 
