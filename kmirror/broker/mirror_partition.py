@@ -238,6 +238,8 @@ class MirroredPartition:
         reason = None if mode is LogMode.WRITABLE else refusal(self.machine.mirror, self.state)
         if self.partition.mode is not mode or self.partition.read_only_reason != reason:
             self.partition.set_mode(mode, reason)
+        if mode is not LogMode.WRITABLE:
+            self.partition.settings_awaited = not self.mirrors.settings_known(self.machine.topic)
 
     # -- actions -----------------------------------------------------------------------------------------------------
 

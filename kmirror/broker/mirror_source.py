@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kmirror.broker import mirror_operator, topic_config
@@ -27,7 +28,7 @@ from kmirror.mirror.alignment import Lineage
 from kmirror.mirror.states import Desired
 from kmirror.mirror.sync import config_changes, discovered, grown, is_literal
 from kmirror.protocol import uuids
-from kmirror.protocol.errors import ErrorCode
+from kmirror.protocol.errors import ErrorCode, name_of
 from kmirror.protocol.records import check_crc, parse_header
 
 if TYPE_CHECKING:
@@ -288,15 +289,43 @@ def configs_arrived(mirrors: Mirrors, name: str, configs: Mapping[str, Mapping[s
         changes = config_changes(source, local.configs, synced, exclude)
         usable = {n: v for n, v in changes.items() if _usable(mirror.name, topic_name, n, v, local.configs)}
         if not usable:
+            _settings_are_known(topic)
             continue
         # first what the mirror set, then the setting itself: an override is never taken for one that people made
         after = (synced | {n for n, v in usable.items() if v is not None}) - {n for n, v in usable.items() if v is None}
         value = ",".join(sorted(synced | after))
         write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), value)])
-        mirrors.world.configs.write(TOPIC_RESOURCE, topic_name, usable)
+        mirrors.world.configs.write(TOPIC_RESOURCE, topic_name, usable).then(partial(_written, topic))
         if after != synced | after:
             rest = ",".join(sorted(after)) or None
             write_configs(mirrors, [(name, wishes.synced_name(local.topic_id), rest)])
+
+
+def configs_refused(mirrors: Mirrors, name: str, refusals: Mapping[str, int]) -> None:
+    """Error codes by topic. A topic whose configs this mirror may not read goes by the settings that it has here."""
+    mirror = mirrors.mirrors.get(name)
+    if mirror is None:
+        return
+    for topic_name, code in refusals.items():
+        topic = mirror.topics.get(topic_name)
+        if topic is not None and not topic.settings_known and code in _NO_PERMISSION:
+            log.warning("mirror %s: configs of topic %s cannot be read: %s", name, topic_name, name_of(code))
+            _settings_are_known(topic)
+
+
+def _written(topic: MirroredTopic, written: Promise[None]) -> None:
+    try:
+        written.result()
+    except ApiError:
+        return  # no room for the record: the next look at the source's settings finds the same difference
+    _settings_are_known(topic)
+
+
+def _settings_are_known(topic: MirroredTopic) -> None:
+    if not topic.settings_known:
+        topic.settings_known = True
+        for partition in topic.partitions:
+            partition.sync_mode()
 
 
 def _usable(mirror: str, topic: str, name: str, value: str | None, local: Mapping[str, str]) -> bool:

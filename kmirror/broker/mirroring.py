@@ -55,6 +55,8 @@ class MirroredTopic:
 
     association: Association
     partitions: list[MirroredPartition] = field(default_factory=list)
+    settings_known: bool = False
+    """The source's topic configs were seen since the start, or the source will not tell them."""
 
 
 class Mirror:
@@ -249,6 +251,10 @@ class Mirrors:
         self.topics[name] = (mirror, topic)
         for partition in topic.partitions:
             self.adopt(partition)
+
+    def settings_known(self, topic_name: str) -> bool:
+        mirrored = self.topics.get(topic_name)
+        return mirrored is not None and mirrored[1].settings_known
 
     def adopt(self, partition: MirroredPartition) -> None:
         """The machine rules this partition's mode, and is told of its records, from now on."""
@@ -474,6 +480,9 @@ class Mirrors:
 
     def source_configs(self, mirror: str, configs: Mapping[str, Mapping[str, str | None]]) -> None:
         mirror_source.configs_arrived(self, mirror, configs)
+
+    def source_configs_refused(self, mirror: str, refusals: Mapping[str, int]) -> None:
+        mirror_source.configs_refused(self, mirror, refusals)
 
     def asked(self, partition: MirroredPartition, ask: ev.Ask) -> None:
         self._query_ids += 1

@@ -128,6 +128,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.internal = internal
         self.read_only_reason: str | None = None
+        self.settings_awaited = False
+        """It copies a topic whose settings have not been seen yet: retention by others could delete what they keep."""
         self.deleted = False
         self._services = services
         self._open_log = open_log
@@ -201,6 +203,8 @@ class Partition:
         """Who may append from now on; `reason` is what a refused writer is told. Wakes subscribers."""
         self._mode = mode
         self.read_only_reason = reason
+        if mode is LogMode.WRITABLE:
+            self.settings_awaited = False
         if self._log is not None:
             self._log.mode = mode
             self._advance(force=True)
@@ -590,7 +594,9 @@ class Partition:
         """Delete whole old segments below the high watermark, and files whose delay is over. Returns segments."""
         now_ms = self._services.clock.time_ms()
         log = self.log
-        count = self._guard(lambda: log.apply_retention(now_ms, self._high_watermark))
+        count = 0
+        if not self.settings_awaited:
+            count = self._guard(lambda: log.apply_retention(now_ms, self._high_watermark))
         self._guard(lambda: log.delete_doomed(now_ms))
         if count:
             self._services.flush.dirty(log, self._advance)

@@ -75,6 +75,7 @@ class MirrorPort(Protocol):
     def source_metadata(self, mirror: str, metadata: SourceMetadata) -> None: ...
     def source_unreachable(self, mirror: str, broker_id: int | None, reason: str) -> None: ...
     def source_configs(self, mirror: str, configs: dict[str, dict[str, str | None]]) -> None: ...
+    def source_configs_refused(self, mirror: str, refusals: dict[str, int]) -> None: ...
     def queries(self, mirror: str) -> Sequence[Query]: ...
     def answered(self, query: Query, answer: Answer) -> None: ...
     def plan_fetch(self, mirror: str, broker_id: int, *, after: Sequence[Examined] = ()) -> Sequence[FetchItem]: ...
@@ -187,20 +188,25 @@ class Link:
     async def _sync_configs(self) -> None:
         topics = self._mirrors.config_topics(self._name)
         found: dict[str, dict[str, str | None]] = {}
+        refusals: dict[str, int] = {}
         try:
             for at in range(0, len(topics), MAX_CONFIG_TOPICS_PER_REQUEST):
                 part = topics[at : at + MAX_CONFIG_TOPICS_PER_REQUEST]
                 connection = await self.cluster.connection(purpose=CONTROL)
                 response = await connection.request(calls.describe_topic_configs_request(part))
                 for name, configs in calls.topic_configs(response).items():
-                    if not configs.error_code:
-                        found[name] = {
-                            key: entry.value for key, entry in configs.entries.items() if entry.is_dynamic_topic_config
-                        }
+                    if configs.error_code:
+                        refusals[name] = configs.error_code
+                        continue
+                    found[name] = {
+                        key: entry.value for key, entry in configs.entries.items() if entry.is_dynamic_topic_config
+                    }
         except (PeerError, DecodeError) as error:
             log.warning("mirror %s: topic configs could not be read: %s", self._name, error)
         if found:
             self._mirrors.source_configs(self._name, found)
+        if refusals:
+            self._mirrors.source_configs_refused(self._name, refusals)
 
     async def _keep_groups(self) -> None:
         await keep_groups(

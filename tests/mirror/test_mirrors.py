@@ -257,6 +257,48 @@ def test_a_paused_topic_gets_no_settings() -> None:
     assert source.reachable
 
 
+def old_and_mirrored(**configs: str) -> tuple[Cluster, Pump]:
+    """A copy of a topic with a year-old record."""
+    source, destination, pump = pair()
+    source.create_topic(**configs)
+    source.produce(b"old")
+    destination.start(source)
+    pump.run()
+    source.clock.advance(365 * 86_400_000)
+    source.produce(b"new")
+    pump.run()
+    assert destination.partition().log.log_end_offset == 2
+    return destination, pump
+
+
+def keeps_all(destination: Cluster) -> bool:
+    destination.world.apply_retention()
+    destination.calm()
+    return destination.partition().log.log_start_offset == 0
+
+
+def test_retention_waits_for_the_settings_of_the_source() -> None:
+    destination, pump = old_and_mirrored(**{"retention.ms": "-1"})
+    assert keeps_all(destination)
+    destination.restart()
+    assert keeps_all(destination)
+    pump.sync_configs()
+    assert keeps_all(destination) and destination.partition().log.config.retention_ms == -1
+
+
+@pytest.mark.parametrize("how", ["told", "not allowed", "error", "stopped"])
+def test_retention_goes_by_what_is_known(how: str) -> None:
+    destination, pump = old_and_mirrored()
+    if how == "told":
+        pump.sync_configs()
+    elif how == "stopped":
+        destination.stop()
+    else:
+        refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED if how == "not allowed" else ErrorCode.UNKNOWN_SERVER_ERROR
+        destination.mirrors.source_configs_refused("m", {"t": refusal})
+    assert keeps_all(destination) == (how == "error")
+
+
 # -- surprises --------------------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,7 @@ class CopyingMirrors:
         self.metadata: list[SourceMetadata] = []
         self.unreachable: list[tuple[int | None, str]] = []
         self.configs: list[dict[str, dict[str, str | None]]] = []
+        self.refusals: list[dict[str, int]] = []
         self.asked: list[Query] = []
         self.answers: dict[int, Answer] = {}
         self.requested = False
@@ -140,6 +141,9 @@ class CopyingMirrors:
 
     def source_configs(self, mirror: str, configs: dict[str, dict[str, str | None]]) -> None:
         self.configs.append(configs)
+
+    def source_configs_refused(self, mirror: str, refusals: dict[str, int]) -> None:
+        self.refusals.append(refusals)
 
     def queries(self, mirror: str) -> Sequence[Query]:
         return [query for query in self.asked if query.id not in self.answers]

@@ -349,6 +349,7 @@ async def test_metadata_in_time_and_on_request(autojump_clock: object, nursery: 
         assert mirrors.metadata[0].topics["gone"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert mirrors.metadata[0].brokers == {1: ("broker-1", 9001)}
         assert mirrors.configs == [{"t": {"retention.ms": "1000"}}]
+        assert mirrors.refusals == [{"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
         await trio.sleep(120)
         assert len(mirrors.metadata) == 3 and len(mirrors.configs) == 3
         mirrors.requested = True
