@@ -41,9 +41,11 @@ test-peers: setup-peers
 
 # the same tests that `make test` runs in small, at the length that a release has to pass
 test-long: setup
-	KMIRROR_SIM_STEPS=100000 KMIRROR_STORAGE_RUNS=200 KMIRROR_KILL_ROUNDS=30 KMIRROR_COORDINATOR_STRIDE=1 \
-	  $(BIN)/python -m pytest tests/sim/test_walk.py tests/sim/test_coordinator_cuts.py tests/storage/test_model.py \
-	  tests/integration/test_kill.py
+	KMIRROR_SIM_STEPS=100000 KMIRROR_STORAGE_RUNS=50 KMIRROR_STORAGE_OPERATIONS=2000 KMIRROR_KILL_ROUNDS=30 \
+	  KMIRROR_COORDINATOR_STRIDE=1 KMIRROR_ENGINE_STRIDE=2 \
+	  $(BIN)/python -m pytest tests/sim/test_walk.py tests/sim/test_coordinator_cuts.py \
+	  tests/sim/test_engine_cuts.py::test_power_cuts_of_a_broker_at_work \
+	  tests/storage/test_model.py::test_log_against_a_list tests/integration/test_kill.py
 
 wire: setup
 	$(BIN)/python -m conformance.wire --start kmirror

@@ -121,6 +121,20 @@ SPACE_RETRY_MS = 200
 """Pause of the commit thread when a flush found no space for its small files; nothing else can be flushed meanwhile."""
 SCAN_WINDOW_BYTES = 1024 * 1024
 """Bytes read at a time when whole batches are wanted (recovery, comparing, copying)."""
+CHECK_MAX_BATCH_BYTES = 64 * 1024 * 1024
+"""A check holds one batch at a time; of one that is, or says that it is, larger it takes the checksum in pieces."""
+CHECK_MAX_INDEX_BYTES = 64 * 1024 * 1024
+"""An index is checked as a whole: some times Kafka's default of segment.index.bytes, far more than any log needs."""
+CHECK_MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
+"""Checkpoints and producer snapshots: a million lines or producers; a larger file is none."""
+CHECK_RESYNC_CANDIDATES = 10_000
+"""Places tried behind a damaged batch for one that is sound: it only decides how bad the damage is."""
+CHECK_MAX_FINDINGS_PER_FILE = 20
+"""A file that is wrong throughout says so; the rest is counted."""
+CHECK_ATTEMPTS = 3
+"""Beside a running broker a check looks again until it finds the same twice, and not for ever."""
+BATCH_AT_ONCE_BYTES = 16 * 1024 * 1024
+"""Recovery reads a larger batch in pieces: the length of a torn one may be anything up to the rest of its segment."""
 DESCRIPTORS_WANTED = 1 << 20
 """The soft limit of open files is raised up to this at start, where the hard one allows it (Linux's usual one)."""
 OPEN_LOG_FILES_SHARE = 2
@@ -199,6 +213,16 @@ is an append (about 50 microseconds)."""
 PRODUCER_EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for (Kafka's internal producer.id.expiration.check.interval.ms); not longer than
 producer.id.expiration.ms itself."""
+
+# --- import -----------------------------------------------------------------------------------------------------
+COPY_CHUNK_BYTES = 16 * 1024 * 1024
+"""Copied with one system call, after which the progress is shown; where the system cannot copy, also held in memory."""
+IMPORT_CHECK_REPORT_BYTES = 4 * 1024 * 1024
+"""Checked between two reports of progress: hundreds of reports a second would cost more than the checksums."""
+
+# --- backup -----------------------------------------------------------------------------------------------------
+BACKUP_WAIT_MS = 10_000
+"""The longest that a question how far a backup is waits for its end."""
 
 # --- metadata snapshots -----------------------------------------------------------------------------------------
 SNAPSHOT_BATCH_BYTES = 16 * 1024

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEAD: Final = struct.Struct(">qiIbb")
 _TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
-_CRC_START: Final = 16
+OLD_CRC_START: Final = 16
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 _NEWEST_CODEC: Final = Compression.LZ4
@@ -75,7 +75,7 @@ def old_header(data: Buffer, position: int) -> BatchHeader:
 
 def old_crc(data: Buffer, position: int, size_bytes: int) -> int:
     """CRC-32 (not CRC-32C) of a whole message, as its header should have it."""
-    return zlib.crc32(memoryview(data)[position + _CRC_START : position + size_bytes])
+    return zlib.crc32(memoryview(data)[position + OLD_CRC_START : position + size_bytes])
 
 
 def read_old_records(data: Buffer, position: int, header: BatchHeader) -> list[Record]:

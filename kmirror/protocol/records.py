@@ -14,12 +14,13 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 from kmirror.errors import CorruptData
 from kmirror.limits import MAX_DECOMPRESSED_BYTES, MAX_VARLONG_BYTES
 from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.compression import Compression, compress, expand
-from kmirror.protocol.old_records import old_crc, old_header, read_old_records
+from kmirror.protocol.old_records import OLD_CRC_START, old_crc, old_header, read_old_records
 
 Buffer = bytes | bytearray | memoryview
 
@@ -180,6 +181,20 @@ def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
         computed = crc32c(memoryview(data)[position + CRC_START : end])
     else:
         computed = old_crc(data, position, header.size_bytes)
+    _compare_crc(header, computed)
+
+
+def check_crc_in_pieces(pieces: Iterable[Buffer], header: BatchHeader) -> None:
+    """`check_crc` for a batch too large to be in memory at once: `pieces` are its bytes, the header in the first."""
+    checksum, skip = (crc32c, CRC_START) if header.magic == NEWEST_MAGIC else (crc32, OLD_CRC_START)
+    computed = 0
+    for piece in pieces:
+        computed = checksum(memoryview(piece)[skip:], computed)
+        skip = 0
+    _compare_crc(header, computed)
+
+
+def _compare_crc(header: BatchHeader, computed: int) -> None:
     if computed != header.crc:
         raise CorruptData(
             f"batch at offset {header.base_offset} has checksum {computed:#010x}, its header says {header.crc:#010x}"

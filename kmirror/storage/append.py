@@ -388,8 +388,12 @@ def _next_base(log: Log, first: BatchHeader) -> int:
     A segment that does not go on where the one before it ends is a sign of lost batches to recovery, which lets only
     those pass whose first batch could not have been in a segment that does.
     """
-    reachable = first.last_offset - log.log_end_offset <= MAX_RELATIVE_OFFSET
-    return log.log_end_offset if reachable else first.base_offset
+    if first.last_offset - log.log_end_offset <= MAX_RELATIVE_OFFSET:
+        return log.log_end_offset
+    if first.magic == NEWEST_MAGIC:
+        return first.base_offset
+    # A wrapper's header says its last offset only; when compaction rewrites it, the first one must not lie below.
+    return max(log.log_end_offset, first.last_offset - MAX_RELATIVE_OFFSET // 2)
 
 
 # --- common -----------------------------------------------------------------------------------------------------
@@ -505,6 +509,9 @@ def _undo_gap(log: Log) -> None:
 def _replace_empty(log: Log, base_offset: int) -> None:
     """The segment of an empty log makes room for one with a lower base."""
     old = log.segments[-1]
+    log.before_removal()
+    # An empty log counts as flushed up to its start, but not what is about to be written from below it on.
+    log.cut_offset = base_offset if log.cut_offset < 0 else min(log.cut_offset, base_offset)
     flush.write_facts(log, [])
     segment = new_segment(log, base_offset)
     segment.create()

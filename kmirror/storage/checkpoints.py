@@ -49,9 +49,14 @@ def parse_lines(data: bytes, name: str) -> list[list[str]]:
     return [line.split() for line in body]
 
 
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """A checkpoint of offsets."""
+    return format_lines(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
+
+
 def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Write a checkpoint of offsets."""
-    fs.write_atomic(path, format_lines(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()))
+    fs.write_atomic(path, format_offsets(offsets))
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:

@@ -23,13 +23,14 @@ from kmirror.limits import CLEANER_BYTES_PER_KEY, CLEANER_MIN_KEYS, CLEANER_WRIT
 from kmirror.protocol.records import check_crc, parse_header
 from kmirror.storage import compaction, flush, retention
 from kmirror.storage.append import new_segment
-from kmirror.storage.filesystem import Buffer, File, FileSystem
+from kmirror.storage.filesystem import Buffer, FileSystem, fresh
 from kmirror.storage.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kmirror.storage.segment import (
     CLEANED_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TXN_INDEX_SUFFIX,
+    IndexChecksums,
     Segment,
 )
 from kmirror.storage.txn_index import AbortedTransaction
@@ -86,6 +87,7 @@ class CleanedGroup(NamedTuple):
     next_offset: int
     size_bytes: int
     suffix: str
+    checksums: IndexChecksums
 
 
 class Dirt(NamedTuple):
@@ -272,7 +274,7 @@ def _clean_group(
     on_bytes: Callable[[int], None],
 ) -> CleanedGroup:
     cleaned = _segment(fs, job, group[0].base_offset)
-    file = _fresh(fs, cleaned.path() + job.suffix)
+    file = fresh(fs, cleaned.path() + job.suffix)
     pieces: list[Buffer] = []
     waiting = position = 0
     for source in group:
@@ -295,22 +297,18 @@ def _clean_group(
     if pieces:
         file.append([b"".join(pieces)])
     file.sync()
+    # Retention asks the file where no record has a time (Kafka: cleaned.setLastModified).
+    fs.set_modified_ms(cleaned.path() + job.suffix, fs.modified_ms(_opened(fs, job, group[-1]).path()))
     cleaned.txn_index.entries = sorted(transactions.kept, key=lambda entry: entry.last_offset)
     transactions.kept = []
-    for suffix, content in cleaned.sealed_indexes():
+    contents = cleaned.sealed_indexes()
+    for suffix, content in contents:
         if content or suffix != TXN_INDEX_SUFFIX:
-            side = _fresh(fs, cleaned.path(suffix) + job.suffix)
+            side = fresh(fs, cleaned.path(suffix) + job.suffix)
             if content:
                 side.append([content])
             side.sync()
-    return CleanedGroup(group, group[-1].next_offset, position, job.suffix)
-
-
-def _fresh(fs: FileSystem, path: str) -> File:
-    file = fs.open(path, create=True)
-    if file.size_bytes:
-        file.truncate(0)
-    return file
+    return CleanedGroup(group, group[-1].next_offset, position, job.suffix, IndexChecksums.of(contents))
 
 
 # --- swapping in ------------------------------------------------------------------------------------------------
@@ -327,6 +325,9 @@ def swap(log: Log, group: CleanedGroup, now_ms: int) -> bool:
     old = log.segments[first : first + len(group.sources)]
     following = log.segments[first + len(group.sources) :]
     cleaned.attach(following[0].base_offset, group.size_bytes)
+    if group.next_offset > log.log_start_offset:
+        log.compacted_to = max(log.compacted_to, group.next_offset)
+    cleaned.checksums = group.checksums
     flush.write_facts(log, [*log.segments[:first], cleaned, *following])
     _rename(log.fs, cleaned, group.suffix, SWAP_SUFFIX)
     log.fs.sync_dir(log.directory)

@@ -59,10 +59,10 @@ class OffsetMap:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def put(self, key: bytes, offset: int) -> bool:
-        """False when the map is full and does not know the key."""
+    def put(self, key: bytes, offset: int, *, always: bool = False) -> bool:
+        """False when the map is full and does not know the key; not with `always`."""
         name = _name_of(key)
-        if name not in self._offsets and len(self._offsets) >= self._max_keys:
+        if not always and name not in self._offsets and len(self._offsets) >= self._max_keys:
             return False
         self._offsets[name] = offset
         return True
@@ -170,12 +170,16 @@ def raw_records(payload: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 def fill(
     offset_map: OffsetMap, transactions: CleanedTransactions, header: BatchHeader, data: Buffer, *, from_offset: int
 ) -> bool:
-    """One batch of the dirty part. False when the map is full: what comes from there on is left for a later round."""
+    """One batch of the dirty part. False when the map is full: what comes from there on is left for a later round.
+
+    The first one is taken whatever it needs, or a batch of many keys would be met again, to no avail, in every round.
+    """
     if header.is_control:
         transactions.on_control(header, control_type(data) if header.record_count else None)
     elif not transactions.on_data(header):
+        is_first = offset_map.latest_offset < from_offset
         for key, offset in _keys(header, data):
-            if key is not None and offset >= from_offset and not offset_map.put(key, offset):
+            if key is not None and offset >= from_offset and not offset_map.put(key, offset, always=is_first):
                 return False
     if header.last_offset >= from_offset:
         offset_map.latest_offset = max(offset_map.latest_offset, header.last_offset)

@@ -2,8 +2,10 @@
 
 A cut must not come undone by a crash in a way that mixes old and new: first the recovery point is lowered durably (in
 `log-facts`), then segments above the cut go, newest first and durably, then the file is cut and synced before anything
-can be written in the place of what was there. At every point a crash leaves a prefix of the log as it was. Cuts are
-rare, so they pay their syncs in line. All derived state (indexes, epochs, producers, aborted transactions) is cut too.
+can be written in the place of what was there. At every point a crash leaves a prefix of the log as it was. A file that
+has another name, a backup's, is never cut in place: a copy of what stays, made before anything else is changed, takes
+its place. Cuts are rare, so they pay their syncs in line. All derived state (indexes, epochs, producers, aborted
+transactions) is cut too.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kmirror.errors import OffsetOutOfRange
+from kmirror.errors import DiskFull, OffsetOutOfRange
 from kmirror.limits import SCAN_WINDOW_BYTES
 from kmirror.storage import append, flush
+from kmirror.storage.checkpoints import LEADER_EPOCH_FILE
+from kmirror.storage.filesystem import fresh
 from kmirror.storage.producer_state import ProducerState
 from kmirror.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, file_name
 
@@ -48,12 +52,20 @@ def truncate_to(log: Log, offset: int) -> int:
         # Nothing of it stays: an empty segment behind a gap would say that the log goes up to it.
         keep -= 1
         segment, found = log.segments[keep], None
+    position = segment.size_bytes if found is None else found[0]
+    log.before_removal()
+    copy = segment.copy_if_shared(position)
     log.generation += 1
     # The new end may be anywhere in this segment: a recovery point must not claim more than what is before it.
     log.cut_offset = segment.base_offset if log.cut_offset < 0 else min(log.cut_offset, segment.base_offset)
-    flush.write_facts(log, log.segments[: keep + 1])
+    try:
+        flush.write_facts(log, log.segments[: keep + 1])
+    except DiskFull:
+        if copy is not None:
+            log.fs.remove(copy)
+        raise
     _remove_segments(log, keep + 1)
-    segment.truncate_to(offset, segment.size_bytes if found is None else found[0])
+    segment.truncate_to(offset, position, copy)
     log.log_end_offset = segment.next_offset
     if log.log_end_offset < log.log_start_offset:  # what is left lies below the log start
         truncate_fully_and_start_at(log, log.log_start_offset)
@@ -80,6 +92,7 @@ def _after_cut(log: Log) -> None:
     log.epochs.truncate_from_end(end)
     log.last_leader_epoch = log.epochs.epoch_at(end - 1)
     log.pid_reset_offsets = [offset for offset in log.pid_reset_offsets if offset < end]
+    log.compacted_to = min(log.compacted_to, end)
     flush.remove_snapshots(log, above=end)
     rebuild_producers(log)
     # What a ticket from before the cut has synced is not counted: these go into the next one again.
@@ -99,11 +112,17 @@ def rebuild_producers(log: Log) -> None:
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     """See `Log.truncate_fully_and_start_at`."""
+    log.before_removal()
     log.generation += 1
-    log.cut_offset = min(offset, log.log_start_offset)
-    log.pid_reset_offsets = []
+    log.cut_offset = 0  # nothing that was on disk is promised any more, wherever a crash leaves it to begin
     flush.write_facts(log, [])
+    _remove_segments(log, 1)
+    # What outlives all batches would be taken for what went before them.
+    flush.remove_snapshots(log, above=-1)
+    log.fs.remove(f"{log.directory}/{LEADER_EPOCH_FILE}")
     _remove_segments(log, 0)
+    log.pid_reset_offsets = []
+    log.compacted_to = 0
     segment = append.new_segment(log, offset)
     segment.create()
     log.segments = [segment]
@@ -111,7 +130,6 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.last_leader_epoch = -1
     log.epochs.clear()
     log.producers = ProducerState(offset)
-    flush.remove_snapshots(log, above=-1)
     log.unsynced = flush.Unsynced(directory=True, facts=True)
     log.epochs.changed = True
     log.flush()
@@ -146,8 +164,7 @@ def save_cut(log: Log, from_offset: int, target_directory: str) -> SavedCut:
             batch_count += 1
         first = base if not paths else first
         path = f"{target_directory}/{file_name(base, LOG_SUFFIX)}"
-        target = log.fs.open(path, create=True)
-        target.truncate(0)
+        target = fresh(log.fs, path)
         for position in range(start, segment.size_bytes, SCAN_WINDOW_BYTES):
             target.append([segment.file.pread(min(SCAN_WINDOW_BYTES, segment.size_bytes - position), position)])
         target.sync()

@@ -14,6 +14,10 @@ class OutOfDescriptors(DiskFull):
     """No file can be opened: like a full disk, nothing is kept of what was tried, and it heals by itself."""
 
 
+class CannotLink(StorageError):
+    """A file gets no second name there: another file system, one without hard links, or too many links."""
+
+
 class FileChanged(StorageError):
     """A segment's file is gone or has another size than the broker left it with: somebody was at it."""
 
@@ -81,6 +85,7 @@ class StorageLocked(StorageError):
 
 __all__ = [
     "AppendRefused",
+    "CannotLink",
     "CorruptData",
     "FileChanged",
     "InvalidProducerEpoch",

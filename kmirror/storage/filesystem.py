@@ -19,17 +19,20 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
-from kmirror.errors import DiskFailure, DiskFull
-from kmirror.storage.errors import OutOfDescriptors, StorageLocked
+from kmirror.errors import CorruptData, DiskFailure, DiskFull
+from kmirror.limits import COPY_CHUNK_BYTES
+from kmirror.storage.errors import CannotLink, OutOfDescriptors, StorageLocked
 from kmirror.storage.open_files import OpenFiles, open_log_files_limit
 
 Buffer = bytes | bytearray | memoryview
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_WHOLE = 1 << 62
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _SYNC: Any = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -75,6 +78,10 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def real_path(self, path: str) -> str:
+        """Absolute, without links on the way. The path need not be there."""
+        ...
+
     def list_dir(self, path: str) -> list[str]:
         """Names, sorted. FileNotFoundError."""
         ...
@@ -83,14 +90,38 @@ class FileSystem(Protocol):
         """Create the directory and its parents, each made durable in its parent."""
         ...
 
+    def make_dir(self, path: str) -> None:
+        """Create one directory that is not there yet. Not durable before `sync_dir` of its parent."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file at `source` the name `target` too. Raises CannotLink; DiskFull, DiskFailure."""
+        ...
+
+    def link_count(self, path: str) -> int:
+        """How many names the file has. Above 1 nothing may write into it (`fresh`, `Segment.copy_if_shared`)."""
+        ...
+
     def read_file(self, path: str) -> bytes: ...
 
     def file_size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int: ...
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """The file is a rewritten one, whose records are as old as before. A power cut may undo it."""
+        ...
+
     def write_atomic(self, path: str, data: bytes) -> None:
         """Replace the file: temporary file, sync, rename, sync of the directory. After a crash: old or new, whole."""
+        ...
+
+    def copy(self, source: str, target: str, copied: Callable[[int], None], *, size_bytes: int | None = None) -> None:
+        """Make `target` of the bytes of `source`, which is only read; on disk afterwards (its name is not).
+
+        `size_bytes`: the first so many only. `copied(size_bytes)` is told how it goes on. Raises CorruptData when
+        `source` cannot be read, DiskFull, DiskFailure.
+        """
         ...
 
     def rename(self, source: str, target: str) -> None: ...
@@ -108,8 +139,26 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the lock file for this process. StorageLocked when another one has it."""
+        """Take the lock file for this process. StorageLocked when another one has it, a Kafka too."""
         ...
+
+    def lock_to_read(self, path: str) -> Lock | None:
+        """Keep everybody else from taking a lock file that is there, and change nothing; None when there is none.
+
+        StorageLocked when somebody has it. Several may read.
+        """
+        ...
+
+
+def fresh(fs: FileSystem, path: str) -> File:
+    """An empty file at `path`. One that is there is emptied, or, if it has another name, left to that."""
+    file = fs.open(path, create=True)
+    if fs.link_count(path) > 1:
+        fs.remove(path)
+        return fs.open(path, create=True)
+    if file.size_bytes:
+        file.truncate(0)
+    return file
 
 
 def translate(error: OSError, what: str) -> NoReturn:
@@ -197,7 +246,7 @@ class OsFile:
         except OSError as error:
             raise DiskFailure(f"sync of {self.path}: {error.strerror}") from error
 
-    def fileno(self) -> int | None:
+    def fileno(self) -> int:
         return self._fd
 
 
@@ -228,9 +277,14 @@ class OsFileSystem:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
     def list_dir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
+        except NotADirectoryError as error:
+            raise FileNotFoundError(error.errno, error.strerror, path) from error
         except OSError as error:
             translate(error, f"listing of {path}")
 
@@ -247,6 +301,26 @@ class OsFileSystem:
             translate(error, f"creation of {path}")
         self.sync_dir(parent or ".")
 
+    def make_dir(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except OSError as error:
+            translate(error, f"creation of {path}")
+
+    def link(self, source: str, target: str) -> None:
+        try:
+            os.link(os.path.realpath(source) if os.path.islink(source) else source, target)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                raise CannotLink(f"link of {source} as {target}: {error.strerror}") from error
+            translate(error, f"link of {source} as {target}")
+
+    def link_count(self, path: str) -> int:
+        try:
+            return os.stat(path).st_nlink
+        except OSError as error:
+            translate(error, f"stat of {path}")
+
     def read_file(self, path: str) -> bytes:
         try:
             with open(path, "rb") as file:
@@ -259,6 +333,12 @@ class OsFileSystem:
             return os.stat(path).st_size
         except OSError as error:
             translate(error, f"stat of {path}")
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        try:
+            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+        except OSError as error:
+            translate(error, f"change of the time of {path}")
 
     def modified_ms(self, path: str) -> int:
         try:
@@ -274,6 +354,19 @@ class OsFileSystem:
         file.sync()
         self.rename(temporary, path)
         self.sync_dir(os.path.dirname(path) or ".")
+
+    def copy(self, source: str, target: str, copied: Callable[[int], None], *, size_bytes: int | None = None) -> None:
+        try:
+            source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CorruptData(f"{source} cannot be read: {error.strerror or error}") from error
+        try:
+            file = self.open(target, create=True)
+            file.truncate(0)
+            _copy(source_fd, file, source, copied, _WHOLE if size_bytes is None else size_bytes)
+            file.sync()
+        finally:
+            os.close(source_fd)
 
     def rename(self, source: str, target: str) -> None:
         try:
@@ -317,16 +410,65 @@ class OsFileSystem:
         return usage.total, usage.free
 
     def lock(self, path: str) -> OsLock:
+        return self._locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+
+    def lock_to_read(self, path: str) -> OsLock | None:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return self._locked(path, os.O_RDONLY, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return None
+
+    def _locked(self, path: str, flags: int, kind: int) -> OsLock:
+        """Both of the system's locks, which do not see each other: a Java program takes the second (`FileChannel`).
+
+        That one is the process's: it is gone as soon as the process closes the file, wherever it has opened it again.
+        """
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
         except OSError as error:
             translate(error, f"open of {path}")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            fcntl.lockf(fd, kind | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
             os.close(fd)
             raise StorageLocked(f"{path} is held by another process; stop it, or use another --data-dir") from error
         except OSError as error:
             os.close(fd)
             translate(error, f"lock of {path}")
         return OsLock(fd)
+
+
+def _copy(source_fd: int, target: OsFile, source: str, copied: Callable[[int], None], limit: int) -> None:
+    """The bytes up to `limit`, by the system where it can do it without us (and without space, where files share)."""
+    in_system = hasattr(os, "copy_file_range")
+    position = 0
+    while position < limit:
+        wanted = min(COPY_CHUNK_BYTES, limit - position)
+        if in_system:
+            try:
+                size_bytes = os.copy_file_range(
+                    source_fd, target.fileno(), wanted, offset_src=position, offset_dst=position
+                )
+            except OSError as error:
+                if error.errno in _NO_SPACE:
+                    translate(error, f"write to {target.path}")
+                in_system = False  # two file systems, or one that cannot: what is wrong besides shows when read by hand
+                continue
+            if size_bytes == 0:
+                in_system = False  # some say so before the end: it is read by hand once more
+                continue
+            target.size_bytes = position + size_bytes
+            target.synced = False
+        else:
+            try:
+                data = os.pread(source_fd, wanted, position)
+            except OSError as error:
+                raise CorruptData(f"{source} cannot be read at byte {position}: {error.strerror or error}") from error
+            size_bytes = len(data)
+            if data:
+                target.append([data])
+        if size_bytes == 0:
+            return
+        position += size_bytes
+        copied(size_bytes)

@@ -7,10 +7,13 @@ and side files written since, the directory, and the two small files that recove
 (`leader-epoch-checkpoint`, and kmirror's own `log-facts`). The recovery point that the broker writes down is
 `flushed_offset`. A cut between `begin` and `finish` makes the ticket stale: its work is done but proves nothing.
 
-`log-facts` is the one file that Kafka does not know (it leaves unknown files alone): the largest producer id ever seen,
-the offsets of MIRROR_PID_RESET batches, the end of the log after the last cut, which lowers a recovery point that
-was written before it, and the base offsets of the segments. Those are a list of what must be there: a file is on it
-only after its name, and everything below it, is on disk, and it is off it before anybody removes the file.
+`log-facts` is the one file that Kafka does not know (it leaves unknown files alone): the largest producer id ever
+seen, the offsets of MIRROR_PID_RESET batches, how far compaction has been, the end of the log after the last cut,
+which lowers a recovery point that was written before it, and the base offsets of the segments. Those are a list of
+what must be there: a file is on it only after its name, and everything below it, is on disk, and it is off it before
+anybody removes the file. Beside them stand the log start and checksums of what Kafka keeps without one (indexes,
+leader epochs), and its last line is one of itself: a file that is right in form and wrong in content would be
+answered from.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kmirror.errors import CorruptData, DiskFailure, DiskFull
+from kmirror.protocol.checksum import crc32c
 from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, format_epochs, format_lines, parse_lines
-from kmirror.storage.filesystem import File, FileSystem
-from kmirror.storage.segment import SNAPSHOT_SUFFIX, Segment, offset_in
+from kmirror.storage.filesystem import File, FileSystem, fresh
+from kmirror.storage.segment import SNAPSHOT_SUFFIX, IndexChecksums, Segment, offset_in
 
 if TYPE_CHECKING:
     from kmirror.storage.log import Log
 
 FACTS_FILE = "log-facts"
+_CHECKSUM = "checksum"
 
 
 @dataclass(slots=True)
@@ -45,38 +50,63 @@ class Unsynced:
 
 @dataclass(slots=True)
 class Facts:
-    """Content of `log-facts`, true for the log below `end_offset`. Without `segments` it says nothing about them."""
+    """Content of `log-facts`, true for the log below `end_offset`. Without `segments` it says nothing about them.
+
+    `start_offset` is the log start, for when `log-start-offset-checkpoint` has nothing to say.
+
+    `checksums` has the sealed segments' by base offset. `epochs_checksum` is that of `leader-epoch-checkpoint` as far
+    as it speaks of offsets below `end_offset`; -1 when it is not known.
+    """
 
     end_offset: int = 0
+    start_offset: int = 0
     max_producer_id: int = -1
     cut_offset: int = -1
+    compacted_to: int = 0
     pid_reset_offsets: list[int] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
+    checksums: dict[int, IndexChecksums] = field(default_factory=dict)
+    epochs_checksum: int = -1
 
     def encode(self) -> bytes:
-        lines = [f"end {self.end_offset}", f"max-producer-id {self.max_producer_id}", f"cut {self.cut_offset}"]
+        lines = [f"end {self.end_offset}", f"start {self.start_offset}", f"max-producer-id {self.max_producer_id}"]
+        lines += [f"cut {self.cut_offset}", f"epochs-checksum {self.epochs_checksum}"]
+        lines.append(f"compacted {self.compacted_to}")
         lines += [f"pid-reset {offset}" for offset in self.pid_reset_offsets]
-        return format_lines(lines + [f"segment {base_offset}" for base_offset in self.segments])
+        for base_offset in self.segments:
+            lines.append(" ".join(map(str, ("segment", base_offset, *self.checksums.get(base_offset, ())))))
+        return format_lines([*lines, f"{_CHECKSUM} {crc32c(format_lines(lines))}"])
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Facts:
-        """Raises CorruptData; a key of a newer version is ignored."""
+        """Raises CorruptData; a key of a newer version is ignored, and so is that an older one had no checksum."""
         facts = cls()
-        for words in parse_lines(data, path):
+        rows = parse_lines(data, path)
+        for words in rows:
             try:
-                key, value = words[0], int(words[1])
+                key, value, *rest = words[0], *map(int, words[1:])
             except (IndexError, ValueError):
                 raise CorruptData(f"{path} has a line {' '.join(words)!r}") from None
             if key == "end":
                 facts.end_offset = value
+            elif key == "start":
+                facts.start_offset = value
             elif key == "max-producer-id":
                 facts.max_producer_id = value
             elif key == "cut":
                 facts.cut_offset = value
+            elif key == "compacted":
+                facts.compacted_to = value
             elif key == "pid-reset":
                 facts.pid_reset_offsets.append(value)
+            elif key == "epochs-checksum":
+                facts.epochs_checksum = value
             elif key == "segment":
                 facts.segments.append(value)
+                if len(rest) == len(IndexChecksums._fields):
+                    facts.checksums[value] = IndexChecksums._make(rest)
+            elif key == _CHECKSUM and value != crc32c(format_lines(" ".join(row) for row in rows[:-1])):
+                raise CorruptData(f"{path} fails its checksum")
         return facts
 
 
@@ -134,8 +164,29 @@ class FlushTicket:
 
 
 def facts_of(log: Log, segments: Sequence[Segment] | None = None) -> Facts:
-    bases = [segment.base_offset for segment in (log.segments if segments is None else segments)]
-    return Facts(log.log_end_offset, log.max_producer_id, log.cut_offset, log.pid_reset_offsets.copy(), bases)
+    facts = facts_without_epochs(log, segments)
+    facts.epochs_checksum = epochs_checksum(log.epochs.entries, log.log_end_offset)
+    return facts
+
+
+def epochs_checksum(entries: Iterable[tuple[int, int]], end_offset: int) -> int:
+    """See `Facts`."""
+    return crc32c(format_epochs(entry for entry in entries if entry[1] < end_offset))
+
+
+def facts_without_epochs(log: Log, segments: Sequence[Segment] | None = None) -> Facts:
+    """As `facts_of`, without the checksum, which takes most of the time."""
+    segments = log.segments if segments is None else segments
+    return Facts(
+        log.log_end_offset,
+        log.log_start_offset,
+        log.max_producer_id,
+        log.cut_offset,
+        log.compacted_to,
+        log.pid_reset_offsets.copy(),
+        [segment.base_offset for segment in segments],
+        {segment.base_offset: segment.checksums for segment in segments if segment.checksums is not None},
+    )
 
 
 def begin(log: Log) -> FlushTicket | None:
@@ -155,6 +206,7 @@ def begin(log: Log) -> FlushTicket | None:
         unsynced.directory = unsynced.directory or earlier.unsynced.directory
         writes.update(earlier.writes)
     if log.epochs.changed:
+        unsynced.facts = True  # their checksum
         writes[f"{log.directory}/{LEADER_EPOCH_FILE}"] = format_epochs(log.epochs.entries)
         log.epochs.changed = False
     if unsynced.facts:
@@ -187,7 +239,8 @@ def write_facts(log: Log, segments: Sequence[Segment]) -> None:
     """At once and durably: before a cut lowers an older recovery point, and before files go that are not among
     `segments`. Raises DiskFull, DiskFailure."""
     log.fs.sync_dir(log.directory)
-    facts = facts_of(log, [segment for segment in segments if segment.base_offset <= log.flushed_offset])
+    # No checksum of the epochs: that file may still be the one of the last flush. The next one writes both.
+    facts = facts_without_epochs(log, [segment for segment in segments if segment.base_offset <= log.flushed_offset])
     log.side_files.write(log.side_files.next_number(), [(f"{log.directory}/{FACTS_FILE}", facts.encode())])
     log.epochs.changed = True  # a ticket that is in a thread is the older one now: what it brings is not written
 
@@ -195,9 +248,7 @@ def write_facts(log: Log, segments: Sequence[Segment]) -> None:
 def write_snapshot(log: Log, offset: int) -> str:
     """The producers' state, which is that at `offset`; returns the path, for the next ticket."""
     path = log.snapshot_path(offset)
-    file = log.fs.open(path, create=True)
-    if file.size_bytes:
-        file.truncate(0)
+    file = fresh(log.fs, path)
     try:
         file.append([log.producers.encode_snapshot()])
     except DiskFull:
@@ -228,7 +279,9 @@ def close(log: Log) -> None:
     unsynced = log.unsynced
     unsynced.facts = True
     unsynced.directory = True
-    unsynced.paths += log.active.seal()
+    for segment in log.segments:
+        if segment.repaired or segment is log.active:
+            unsynced.paths += segment.seal()
     newest = max(snapshot_offsets(log), default=-1)
     if log.log_end_offset > max(newest, log.segments[0].base_offset if newest < 0 else newest):
         unsynced.paths.append(write_snapshot(log, log.log_end_offset))

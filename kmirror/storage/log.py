@@ -13,7 +13,7 @@ Here are the state and the public face; the work is in modules beside it: `appen
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,8 @@ class Log:
         self.producers = ProducerState()
         self.max_producer_id = -1
         self.pid_reset_offsets: list[int] = []
+        self.compacted_to = 0
+        """Compaction has been below it: every transaction that began there has ended, even if no marker says so."""
         self.last_leader_epoch = -1
         """Leader epoch of the last batch, -1 in an empty log."""
         self.report = RecoveryReport()
@@ -76,6 +78,8 @@ class Log:
         """Taken and not finished yet, oldest first."""
         self.side_files = _flush.SideFiles(fs)
         self.doomed: list[_retention.Doomed] = []
+        self.before_removal: Callable[[], None] = _nothing
+        """Called before segments or snapshots are renamed, removed or cut: a backup takes what it still needs."""
         self.failed: DiskFailure | None = None
         self.cut_offset = -1
         """End of the log after its last cut, as long as the recovery point on disk may be higher; -1 without one."""
@@ -91,8 +95,12 @@ class Log:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        names: int = 1,
     ) -> Log:
         """Create the log, or open what is there. `clean`: the last stop was clean, nothing needs to be scanned.
+
+        `names`: how many names the active segment's file may have, 2 while a backup has it in its staging directory. If
+        it has more it is copied, and goes on as a file of its own.
 
         Otherwise everything from `recovery_point` on is checked, the log ends before the first bad batch, and all side
         files are rebuilt; `report` says what was done. Raises CorruptData for damage below the recovery point (nothing
@@ -102,6 +110,7 @@ class Log:
 
         log = cls(fs, directory, config, clock)
         recovery.recover(log, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
+        log.active.own_file(names)
         return log
 
     # --- facts ---
@@ -259,3 +268,7 @@ class Log:
             _flush.close(self)
         for segment in self.segments:
             segment.close()
+
+
+def _nothing() -> None:
+    return None

@@ -21,23 +21,25 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from kmirror.clock import Clock
-from kmirror.errors import DiskFailure
-from kmirror.storage.errors import StorageLocked
+from kmirror.errors import CorruptData, DiskFailure
+from kmirror.storage.errors import CannotLink, StorageLocked
 from kmirror.storage.filesystem import Buffer, translate
 from kmirror.storage.open_files import OpenFiles
 
-Kind = Literal["open", "read", "write", "truncate", "sync", "rename", "remove", "sync_dir"]
+Kind = Literal["open", "read", "write", "truncate", "sync", "link", "rename", "remove", "sync_dir"]
 Phase = Literal["before", "after"]
 Observer = Callable[[Kind, str, Phase], None]
 
 
 class _Node:
-    __slots__ = ("data", "modified_ms", "synced")
+    __slots__ = ("data", "links", "modified_ms", "synced")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.synced = bytes(data)
         self.modified_ms = 0
+        self.links = 0
+        """Names that it has now, whether they are synced or not."""
 
 
 _Change = list[tuple[str, "_Node | _Directory | None"]]
@@ -52,12 +54,24 @@ class _Directory:
         self.pending: list[_Change] = []
 
     def change(self, change: _Change) -> None:
-        _apply(self.entries, change)
+        for name, node in change:
+            _count_links(self.entries.get(name), -1)
+            _count_links(node, 1)
+            _apply(self.entries, [(name, node)])
         self.pending.append(change)
 
     def sync(self) -> None:
         self.synced = dict(self.entries)
         self.pending.clear()
+
+
+def _count_links(node: _Node | _Directory | None, change: int) -> None:
+    """A name comes or goes: of a file, or of a directory with all that is in it."""
+    if isinstance(node, _Directory):
+        for inner in node.entries.values():
+            _count_links(inner, change)
+    elif node is not None:
+        node.links += change
 
 
 def _apply(entries: dict[str, _Node | _Directory], change: _Change) -> None:
@@ -162,6 +176,8 @@ class MemoryFileSystem:
         self.observer: Observer | None = None
         self.skip_sync: Callable[[str], bool] = lambda path: False
         self.locks: set[str] = set()
+        self.mounts: set[str] = set()
+        """Directories that are file systems of their own: nothing is linked across their border."""
         self.operation_count = 0
         self.counts: dict[Kind, int] = {}
         self._clock = clock
@@ -191,11 +207,16 @@ class MemoryFileSystem:
             clock=self._clock,
             open_files_limit=self.open_files.limit,
         )
-        after._root = self._survivors(self._root, chance, keep_nothing)
+        after.mounts = set(self.mounts)
+        after._root = self._survivors(self._root, chance, keep_nothing, {})
+        _count_links(after._root, 1)
         self.dead = True
         return after
 
-    def _survivors(self, directory: _Directory, chance: random.Random, keep_nothing: bool) -> _Directory:
+    def _survivors(
+        self, directory: _Directory, chance: random.Random, keep_nothing: bool, files: dict[_Node, _Node]
+    ) -> _Directory:
+        """`files`: what became of those that were met already, under another name."""
         entries = dict(directory.synced)
         kept = 0 if keep_nothing else chance.randint(0, len(directory.pending))
         for change in directory.pending[:kept]:
@@ -203,10 +224,11 @@ class MemoryFileSystem:
         after = _Directory()
         for name, node in entries.items():
             if isinstance(node, _Directory):
-                after.entries[name] = self._survivors(node, chance, keep_nothing)
+                after.entries[name] = self._survivors(node, chance, keep_nothing, files)
             else:
-                data = node.synced if keep_nothing else self._surviving_bytes(node, chance)
-                after.entries[name] = _Node(data)
+                if node not in files:
+                    files[node] = _Node(node.synced if keep_nothing else self._surviving_bytes(node, chance))
+                after.entries[name] = files[node]
         after.sync()
         return after
 
@@ -285,6 +307,9 @@ class MemoryFileSystem:
             return False
         return True
 
+    def real_path(self, path: str) -> str:
+        return "/" + "/".join(_parts(path))
+
     def list_dir(self, path: str) -> list[str]:
         return sorted(self._directory(path).entries)
 
@@ -302,6 +327,32 @@ class MemoryFileSystem:
                 raise DiskFailure(f"creation of {path}: {name} is a file")
             directory = node
 
+    def make_dir(self, path: str) -> None:
+        directory, name = self._parent(path)
+        if name in directory.entries:
+            raise DiskFailure(f"creation of {path}: it is there already")
+        self.enter("open", path)
+        directory.change([(name, _Directory())])
+        self.leave("open", path)
+
+    def link(self, source: str, target: str) -> None:
+        node = self._find(source)
+        directory, name = self._parent(target)
+        if isinstance(node, _Directory) or name in directory.entries:
+            raise DiskFailure(f"link of {source} as {target}: a directory, or the name is taken")
+        self.enter("link", target)
+        if self._mount_of(source) != self._mount_of(target):
+            raise CannotLink(f"link of {source} as {target}: another file system")
+        directory.change([(name, node)])
+        self.leave("link", target)
+
+    def _mount_of(self, path: str) -> str:
+        return max((mount for mount in self.mounts if path.startswith(mount + "/")), key=len, default="")
+
+    def link_count(self, path: str) -> int:
+        node = self._find(path)
+        return 1 if isinstance(node, _Directory) else node.links
+
     def read_file(self, path: str) -> bytes:
         node = self._find(path)
         if isinstance(node, _Directory):
@@ -312,6 +363,11 @@ class MemoryFileSystem:
     def file_size(self, path: str) -> int:
         node = self._find(path)
         return 0 if isinstance(node, _Directory) else len(node.data)
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            node.modified_ms = time_ms
 
     def modified_ms(self, path: str) -> int:
         node = self._find(path)
@@ -325,6 +381,21 @@ class MemoryFileSystem:
         file.sync()
         self.rename(temporary, path)
         self.sync_dir(posixpath.dirname(path) or "/")
+
+    def copy(self, source: str, target: str, copied: Callable[[int], None], *, size_bytes: int | None = None) -> None:
+        try:
+            data = self.read_file(source)[:size_bytes]
+        except (FileNotFoundError, DiskFailure) as error:
+            if self.dead:
+                raise
+            raise CorruptData(f"{source} cannot be read: {error}") from error
+        file = self.open(target, create=True)
+        if file.size_bytes:
+            file.truncate(0)
+        if data:
+            file.append([data])
+            copied(len(data))
+        file.sync()
 
     def rename(self, source: str, target: str) -> None:
         before, old_name = self._parent(source)
@@ -369,6 +440,11 @@ class MemoryFileSystem:
             raise StorageLocked(f"{path} is held by another process; stop it, or use another --data-dir")
         self.locks.add(path)
         return _MemoryLock(self, path)
+
+    def lock_to_read(self, path: str) -> _MemoryLock | None:
+        if path not in self.locks and not self.exists(path):
+            return None
+        return self.lock(path)
 
     # --- the tree ---
 

@@ -203,6 +203,11 @@ class ProducerState:
                 del self._refused[producer_id]
         return len(gone)
 
+    def move_transaction(self, producer_id: int, first_offset: int) -> None:
+        """The producer's open transaction begins there; -1: it has ended, without a marker (see `recovery`)."""
+        self.entries[producer_id].txn_first_offset = first_offset
+        self.load(())
+
     def clear(self, end_offset: int) -> None:
         self.entries.clear()
         self.open_transactions.clear()

@@ -20,6 +20,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kmirror.errors import CorruptData
+from kmirror.limits import BATCH_AT_ONCE_BYTES
+from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
     HEADER_SIZE_BYTES,
@@ -28,7 +30,13 @@ from kmirror.protocol.records import (
     parse_header,
 )
 from kmirror.storage import append, flush
-from kmirror.storage.checkpoints import LEADER_EPOCH_FILE, RECOVERY_POINT_FILE, parse_epochs
+from kmirror.storage.checkpoints import (
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    format_epochs,
+    parse_epochs,
+)
 from kmirror.storage.epochs import EpochCache
 from kmirror.storage.flush import FACTS_FILE, Facts
 from kmirror.storage.index import MAX_RELATIVE_OFFSET
@@ -59,21 +67,24 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     """Fill a new `Log`. See `Log.open` for the errors."""
     log.fs.make_dirs(log.directory)
     facts, facts_known = _read_facts(log)
+    log_start_offset = log_start_offset or facts.start_offset
     names = _tidy(log, complete_swaps(log, facts, log.fs.list_dir(log.directory)))
     if facts.cut_offset >= 0:
         recovery_point = min(recovery_point, facts.cut_offset)
     recovery_point = max(recovery_point, *facts.segments, 0)
+    log.compacted_to = facts.compacted_to if facts_known else LONG_MAX
     bases = sorted(offset for name in names if (offset := offset_in(name, LOG_SUFFIX)) is not None)
     _check_all_there(log, names, bases, facts, recovery_point, log_start_offset)
-    _find_segments(log, names, bases, log_start_offset)
+    _find_segments(log, names, bases, log_start_offset, facts)
     log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
-    epochs_known = _read_epochs(log)
+    epochs_known = _read_epochs(log, facts)
     rebuild_from = _load_cleanly(log) if clean else None
     if rebuild_from is None:
         rebuild_from = log.segment_index(max(0, recovery_point - 1))
     elif log.epochs.latest != log.last_leader_epoch >= 0:
         epochs_known = False
     rebuild_from = _load_txn_indexes(log, rebuild_from)
+    log.active.checksums = None  # it goes on
     if not epochs_known:
         log.epochs = EpochCache()
     if not clean or rebuild_from < len(log.segments):
@@ -81,9 +92,12 @@ def recover(log: Log, *, clean: bool, recovery_point: int, log_start_offset: int
     _replay(log, rebuild_from, recovery_point, facts, facts_known=facts_known, epochs_known=epochs_known)
     if max(log.log_end_offset, log_start_offset) < recovery_point:
         raise _missing(log, log.log_end_offset, recovery_point)
+    if clean and log.log_end_offset < log_start_offset:
+        raise _starts_beyond(log, log_start_offset)
     if facts.segments != [segment.base_offset for segment in log.segments]:
         log.unsynced.facts = True
-    _settle(log, log_start_offset, rebuilt=rebuild_from < len(log.segments) or not clean)
+    log.flushed_offset = min(recovery_point, log.log_end_offset)
+    _settle(log, log_start_offset, facts, rebuilt=rebuild_from < len(log.segments) or not clean)
 
 
 # --- what is there ----------------------------------------------------------------------------------------------
@@ -106,8 +120,8 @@ def complete_swaps(log: Log, facts: Facts, names: list[str]) -> list[str]:
 
     `names`: what the directory holds. A `.cleaned` file means that its segment, and each behind it, was not yet
     complete: Kafka drops those (LogLoader). A `.log.swap` is complete: the segments it was made of go, then it gets its
-    name, and its indexes after it. They are those up to the next segment in `log-facts`; in a directory that Kafka
-    wrote, those below its own end.
+    name, and its indexes after it. They are those up to the next segment in `log-facts`, and those below its own end:
+    Kafka, which knows no facts, may have written it.
     """
     cleaned = min((_base_of(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=LONG_MAX)
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
@@ -121,10 +135,10 @@ def complete_swaps(log: Log, facts: Facts, names: list[str]) -> list[str]:
             continue
         final = name.removesuffix(SWAP_SUFFIX)
         if final.endswith(LOG_SUFFIX):
-            behind = [known for known in facts.segments if known > base]
-            end = min(behind) if behind else _end_of(log, base, SWAP_SUFFIX)
+            following = min((known for known in facts.segments if known > base), default=base + 1)
+            end = max(following, _end_of(log, base, SWAP_SUFFIX))
             for other in names:
-                if base <= _base_of(other) < max(end, base + 1) and other.endswith(SEGMENT_SUFFIXES):
+                if base <= _base_of(other) < end and other.endswith(SEGMENT_SUFFIXES):
                     log.fs.remove(path + other)
             log.report.notes.append(f"{path}{final}: cleaning was interrupted; completed")
         log.fs.rename(path + name, path + final)
@@ -193,7 +207,16 @@ def _missing(log: Log, end_offset: int, recovery_point: int) -> CorruptData:
     )
 
 
-def _find_segments(log: Log, names: list[str], bases: list[int], log_start_offset: int) -> None:
+def _starts_beyond(log: Log, log_start_offset: int) -> CorruptData:
+    """After a crash a log may end below its start: what was deleted had not been synced. Not after a clean stop."""
+    return CorruptData(
+        f"{log.directory} ends at offset {log.log_end_offset} after a clean stop, but {LOG_START_FILE} has it begin at "
+        f"{log_start_offset}. No record was touched. Restore what is missing; or, if that file is wrong, set the "
+        f"partition's line in it to {log.segments[0].base_offset}"
+    )
+
+
+def _find_segments(log: Log, names: list[str], bases: list[int], log_start_offset: int, facts: Facts) -> None:
     for name in names:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             offset = offset_in(name, suffix)
@@ -210,6 +233,7 @@ def _find_segments(log: Log, names: list[str], bases: list[int], log_start_offse
         segment = append.new_segment(log, base)
         end = bases[index + 1] if index + 1 < len(bases) else base
         segment.attach(end, log.fs.file_size(segment.path()))
+        segment.checksums = facts.checksums.get(base)
         log.segments.append(segment)
 
 
@@ -224,11 +248,18 @@ def _read_facts(log: Log) -> tuple[Facts, bool]:
         return Facts(cut_offset=0), False
 
 
-def _read_epochs(log: Log) -> bool:
-    """False when the file is missing or damaged, and there may be batches: they are read for it then."""
+def _read_epochs(log: Log, facts: Facts) -> bool:
+    """False when the file is missing or damaged, and there may be batches: they are read for it then.
+
+    A flush writes it a moment before `log-facts`: what it has from there on is not in that one's checksum.
+    """
     path = f"{log.directory}/{LEADER_EPOCH_FILE}"
     try:
-        log.epochs = EpochCache(parse_epochs(log.fs.read_file(path), path))
+        entries = parse_epochs(log.fs.read_file(path), path)
+        covered = [entry for entry in entries if entry[1] < facts.end_offset]
+        if facts.epochs_checksum not in (-1, crc32c(format_epochs(covered))):
+            raise CorruptData(f"{path} is not the file that was written")
+        log.epochs = EpochCache(entries)
         return True
     except FileNotFoundError:
         return all(segment.size_bytes == 0 for segment in log.segments)
@@ -244,7 +275,7 @@ def _load_cleanly(log: Log) -> int | None:
     try:
         last = active.load_as_active()
     except CorruptData as error:
-        log.report.notes.append(f"{error}; the stop was not clean, or the file was changed since")
+        log.report.notes.append(f"{active.path()}: {error}; the stop was not clean, or the file was changed since")
         return None
     log.log_end_offset = active.next_offset
     known = last is not None and last.leader_epoch >= 0
@@ -296,6 +327,7 @@ def replay_producers(log: Log, from_offset: int) -> None:
         for position, header in segment.headers(found[0]):
             _apply_producers(log, segment, position, header, None, keep_aborted=False)
     log.producers.end_offset = log.log_end_offset
+    _correct_open_transactions(log)
 
 
 def _apply_producers(
@@ -335,20 +367,21 @@ class _Replay:
         self.producers_from = producers_from
         self.facts_from = facts_from
         self.epochs_from = epochs_from
+        first = log.epochs.entries[0][1] if log.epochs.entries else 0
+        self.epochs_trimmed_to = first if first <= log.log_start_offset else 0
+        """The file says nothing of lower offsets: when it was written, the log began here."""
         self.expected = -1
         self.epoch = -1
 
     def batch(
         self, segment: Segment, position: int, header: BatchHeader, data: memoryview | None, *, rebuild: bool
     ) -> None:
-        """Check (when rebuilding) and take one batch. Raises CorruptData."""
+        """Check (when rebuilding) and take one batch, whose checksum is right. Raises CorruptData."""
         log = self.log
         if rebuild:
-            if data is not None:
-                check_crc(data, 0, header)
             if header.base_offset < self.expected:
                 raise CorruptData(f"offset {header.base_offset} follows {self.expected - 1}")
-            if 0 <= header.leader_epoch < self.epoch and data is not None:
+            if 0 <= header.leader_epoch < self.epoch and header.last_offset >= self.recovery_point:
                 raise CorruptData(f"leader epoch {header.leader_epoch} follows {self.epoch}")
             if not segment.fits_offset(header.last_offset):
                 raise CorruptData(f"offset {header.last_offset} is too far from {segment.base_offset}")
@@ -356,13 +389,23 @@ class _Replay:
         self.expected = header.next_offset
         if header.leader_epoch >= 0:  # message sets of magic 0 and 1 have none
             self.epoch = header.leader_epoch
-        if header.base_offset >= self.epochs_from and header.leader_epoch != log.epochs.latest:
-            log.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.base_offset >= self.epochs_from and header.leader_epoch >= 0:
+            self._epoch_begins(header)
         if header.producer_id > log.max_producer_id:
             log.max_producer_id = header.producer_id
             log.unsynced.facts = True
         if header.base_offset >= self.producers_from or header.is_control:
             self._producers(segment, position, header, data, rebuild=rebuild)
+
+    def _epoch_begins(self, header: BatchHeader) -> None:
+        """Unless the file said so: where it and the batch agree it knows more. Compaction may have taken the batch that
+        an epoch began with, or all of an epoch's."""
+        epochs = self.log.epochs
+        known = epochs.epoch_at(max(header.base_offset, self.epochs_trimmed_to))
+        if header.last_offset >= self.epochs_trimmed_to and known != header.leader_epoch:
+            epochs.truncate_from_end(header.base_offset)
+            if epochs.latest != header.leader_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
 
     def _producers(
         self, segment: Segment, position: int, header: BatchHeader, data: memoryview | None, *, rebuild: bool
@@ -392,8 +435,6 @@ def _replay(
     log.pid_reset_offsets = [offset for offset in facts.pid_reset_offsets if offset < facts_from]
     log.unsynced.facts = not facts_known
     epochs_from = rebuild_offset if epochs_known else first_base
-    if epochs_known:
-        log.epochs.truncate_from_end(rebuild_offset)
     start = min(producers_from, facts_from, epochs_from)
     walk = _Replay(log, recovery_point, producers_from=producers_from, facts_from=facts_from, epochs_from=epochs_from)
     index = log.segment_index(start)
@@ -410,6 +451,32 @@ def _replay(
         log.log_end_offset = active.next_offset
         log.last_leader_epoch = walk.epoch if walk.epoch >= 0 else log.epochs.epoch_at(log.log_end_offset - 1)
     log.producers.end_offset = log.log_end_offset
+    _correct_open_transactions(log)
+
+
+def _correct_open_transactions(log: Log) -> None:
+    """A transaction that was open when a snapshot was taken may have ended in a batch that compaction has removed: with
+    all its records, or after they were gone. Who replays from that snapshot would wait for its end for ever.
+
+    Compaction never passes an open one. One of which a batch is left has its marker too, unless that was cut; so what
+    is met of the producer now belongs to a transaction that began there.
+    """
+    for open_one in log.producers.ongoing():
+        if open_one.first_offset < log.compacted_to:
+            found = _first_data_of(log, open_one.producer_id, open_one.first_offset)
+            if found != open_one.first_offset:
+                log.producers.move_transaction(open_one.producer_id, found)
+
+
+def _first_data_of(log: Log, producer_id: int, from_offset: int) -> int:
+    """Base offset of the first transactional batch from there on, -1 without one."""
+    for segment in log.segments[log.segment_index(from_offset) :]:
+        found = segment.position_of(from_offset)
+        if found is not None:
+            for _, header in segment.headers(found[0]):
+                if header.producer_id == producer_id and header.is_transactional and not header.is_control:
+                    return header.base_offset
+    return -1
 
 
 def _walk_known(segment: Segment, start: int, walk: _Replay) -> None:
@@ -466,7 +533,8 @@ def _gap_is_known(log: Log, index: int, walk: _Replay) -> bool:
 
 
 def _checked(segment: Segment, size_bytes: int, walk: _Replay) -> Iterator[tuple[int, BatchHeader, memoryview | None]]:
-    """All batches of the file; with their bytes, for the checksum, from the recovery point on."""
+    """All batches of the file; from the recovery point on their checksums are right, and they come with their bytes,
+    save one that is too large, or whose damaged length says so: that one must not take all the memory there is."""
     position = 0
     for position, header in segment.headers(0, size_bytes):
         if header.last_offset >= walk.recovery_point:
@@ -475,7 +543,16 @@ def _checked(segment: Segment, size_bytes: int, walk: _Replay) -> Iterator[tuple
         position += header.size_bytes
     else:
         return
-    yield from segment.batches(position, size_bytes)
+    while position < size_bytes:
+        for at, header, data in segment.batches(position, size_bytes, max_bytes=BATCH_AT_ONCE_BYTES):
+            check_crc(data, 0, header)
+            yield at, header, data
+            position = at + header.size_bytes
+        if position < size_bytes:
+            _, header = next(segment.headers(position, size_bytes))
+            segment.check_large(position, header)
+            yield position, header, None
+            position += header.size_bytes
 
 
 def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error: CorruptData) -> None:
@@ -488,7 +565,8 @@ def _cut_tail(log: Log, segment: Segment, size_bytes: int, walk: _Replay, error:
             f"partition's line in {RECOVERY_POINT_FILE} to {walk.expected} and remove {FACTS_FILE} beside the segment"
         ) from error
     log.report.notes.append(f"{segment.path()}: {size_bytes - end} bytes cut at byte {end}: {error}")
-    segment.file.truncate(end)
+    segment.cut_file(end, segment.copy_if_shared(end))
+    log.unsynced.cut = True  # also when no batch went: else what was cut comes back, in front of what follows it
 
 
 def _drop(log: Log, first: int) -> None:
@@ -504,11 +582,12 @@ def _drop(log: Log, first: int) -> None:
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-def _settle(log: Log, log_start_offset: int, *, rebuilt: bool) -> None:
-    """Bring the ends into order, and everything on disk that was made anew."""
+def _settle(log: Log, log_start_offset: int, facts: Facts, *, rebuilt: bool) -> None:
+    """Bring the ends into order, and everything on disk that was made anew or lies behind the recovery point."""
     end = log.log_end_offset
     flush.remove_snapshots(log, above=end)
     flush.remove_snapshots(log)
+    log.compacted_to = min(log.compacted_to, end)
     log.epochs.truncate_from_end(end)
     log.epochs.truncate_from_start(log.log_start_offset)
     log.pid_reset_offsets = [offset for offset in log.pid_reset_offsets if offset < end]
@@ -519,13 +598,15 @@ def _settle(log: Log, log_start_offset: int, *, rebuilt: bool) -> None:
         truncate_fully_and_start_at(log, log_start_offset)
         return
     if rebuilt:
-        for segment in log.segments:
-            if segment.size_bytes:
+        for segment in log.segments[:-1]:  # the last one's file is the flush's
+            if segment.size_bytes and segment.next_offset > log.flushed_offset:
                 segment.file.sync()  # one by one, so that a log of thousands of segments does not open them all at once
         for segment in log.segments[:-1]:
             log.unsynced.paths += segment.seal() if segment.indexes_loaded else []
+            if segment.checksums != facts.checksums.get(segment.base_offset):
+                log.unsynced.facts = True
         # A process that was killed may have left these in the page cache only.
         log.unsynced.paths += [log.snapshot_path(offset) for offset in flush.snapshot_offsets(log)]
-        log.unsynced.cut = log.unsynced.directory = True
+        log.unsynced.directory = True
         log.flush()
     log.flushed_offset = end

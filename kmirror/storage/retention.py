@@ -87,6 +87,7 @@ def doom(log: Log, segment: Segment, now_ms: int) -> None:
 
 
 def doom_paths(log: Log, paths: Iterable[str], now_ms: int) -> None:
+    log.before_removal()
     renamed = []
     for path in paths:
         with suppress(FileNotFoundError):

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from kmirror.errors import CorruptData
+from kmirror.errors import CorruptData, DiskFailure, DiskFull
 from kmirror.limits import HEADER_WINDOW_BYTES, RECENT_BATCHES_REMEMBERED, SCAN_WINDOW_BYTES
-from kmirror.protocol.records import HEADER_SIZE_BYTES, BatchHeader, parse_header
+from kmirror.protocol.checksum import crc32c
+from kmirror.protocol.records import HEADER_SIZE_BYTES, BatchHeader, check_crc_in_pieces, parse_header
 from kmirror.storage.errors import FileChanged
-from kmirror.storage.filesystem import File, FileSystem
+from kmirror.storage.filesystem import File, FileSystem, fresh
 from kmirror.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kmirror.storage.txn_index import TxnIndex
 
@@ -28,6 +30,8 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+COPY_SUFFIX = ".tmp"
+"""A file that replaces another one of that name as soon as it is on disk; recovery removes it."""
 SEGMENT_SUFFIXES = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 """In this order of removal the log file, which names the segment, goes last: index files alone are a lost segment."""
 
@@ -42,6 +46,22 @@ def offset_in(name: str, suffix: str) -> int | None:
     return (
         int(digits) if len(digits) == 20 and digits + suffix == name and digits.isascii() and digits.isdigit() else None
     )
+
+
+class IndexChecksums(NamedTuple):
+    """CRC-32C of a sealed segment's index files: Kafka's formats have none, and a wrong index is a wrong answer."""
+
+    lookup: int
+    """Of `.index`, and `.timeindex` behind it."""
+    transactions: int
+    """Of `.txnindex`; of no bytes when there is no such file."""
+
+    @classmethod
+    def of(cls, contents: Iterable[tuple[str, bytes]]) -> IndexChecksums:
+        """`contents`: as `Segment.sealed_indexes` gives them."""
+        by_suffix = dict(contents)
+        lookup = crc32c(by_suffix[TIME_INDEX_SUFFIX], crc32c(by_suffix[INDEX_SUFFIX]))
+        return cls(lookup, crc32c(by_suffix[TXN_INDEX_SUFFIX]))
 
 
 class Segment:
@@ -61,12 +81,14 @@ class Segment:
         "_resting_size_bytes",
         "_resting_synced",
         "base_offset",
+        "checksums",
         "created_ms",
         "directory",
         "first_timestamp",
         "indexes_loaded",
         "next_offset",
         "offset_index",
+        "repaired",
         "size_bytes",
         "sync_follows",
         "time_index",
@@ -94,6 +116,10 @@ class Segment:
         self.time_index = TimeIndex(base_offset, index_bytes)
         self.txn_index = TxnIndex()
         self.indexes_loaded = True
+        self.checksums: IndexChecksums | None = None
+        """What the index files on disk must have; None when nobody knows (active; written by another program)."""
+        self.repaired = False
+        """The lookup indexes in memory are right, their files are not."""
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_entry = 0
         self._max_timestamp = -1
@@ -156,9 +182,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the empty file. A left-over of the same name (a roll that failed half way) is emptied."""
-        self._file = self._fs.open(self.path(), create=True)
-        if self._file.size_bytes:
-            self._file.truncate(0)
+        self._file = fresh(self._fs, self.path())
         self._open_files.used(self)
 
     def attach(self, next_offset: int, size_bytes: int) -> None:
@@ -197,12 +221,14 @@ class Segment:
     def seal(self) -> list[str]:
         """Write the index files; the segment gets no more batches. Returns the paths, for the next flush."""
         paths = []
-        for suffix, content in self.sealed_indexes():
+        contents = self.sealed_indexes()
+        for suffix, content in contents:
             if content or suffix != TXN_INDEX_SUFFIX:
                 paths.append(self.path(suffix))
                 self._replace(paths[-1], content)
             else:
                 self._fs.remove(self.path(suffix))
+        self.checksums, self.repaired = IndexChecksums.of(contents), False
         return paths
 
     def sealed_indexes(self) -> list[tuple[str, bytes]]:
@@ -220,9 +246,7 @@ class Segment:
         self._forget_recent(self.next_offset)
 
     def _replace(self, path: str, data: bytes) -> None:
-        file = self._fs.open(path, create=True)
-        if file.size_bytes:
-            file.truncate(0)
+        file = fresh(self._fs, path)
         if data:
             file.append([data])
 
@@ -293,8 +317,13 @@ class Segment:
             yield position, header
             position = following
 
-    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Position, header and bytes of each batch from `position`. CorruptData as in `headers`; no checksum."""
+    def batches(
+        self, position: int = 0, end: int | None = None, *, max_bytes: int | None = None
+    ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Position, header and bytes of each batch from `position`, up to one larger than `max_bytes`.
+
+        CorruptData as in `headers`; no checksum.
+        """
         end = self.size_bytes if end is None else end
         file = self.file
         start = position
@@ -310,11 +339,19 @@ class Segment:
                 raise CorruptData(
                     f"{self.path()}: batch at offset {header.base_offset} is cut short by {position + size - end} bytes"
                 )
+            if max_bytes is not None and size > max_bytes:
+                return
             if at + size > len(window):
                 start, at = position, 0
                 window = memoryview(file.pread(max(size, min(SCAN_WINDOW_BYTES, end - position)), position))
             yield position, header, window[at : at + size]
             position += size
+
+    def check_large(self, position: int, header: BatchHeader) -> None:
+        """The checksum of a batch that is too large to be read at once. Raises CorruptData."""
+        end = position + header.size_bytes
+        starts = range(position, end, SCAN_WINDOW_BYTES)
+        check_crc_in_pieces((self.file.pread(min(SCAN_WINDOW_BYTES, end - at), at) for at in starts), header)
 
     # --- indexes of a segment found on disk ---
 
@@ -324,18 +361,27 @@ class Segment:
             return
         self.indexes_loaded = True
         try:
-            self.offset_index.decode(self._fs.read_file(self.path(INDEX_SUFFIX)), self.size_bytes)
-            self.time_index.decode(self._fs.read_file(self.path(TIME_INDEX_SUFFIX)))
+            offsets = self._fs.read_file(self.path(INDEX_SUFFIX))
+            times = self._fs.read_file(self.path(TIME_INDEX_SUFFIX))
+            if self.checksums is not None and crc32c(times, crc32c(offsets)) != self.checksums.lookup:
+                raise CorruptData(f"the indexes of {self.path()} are not those that were written")
+            if self.checksums is None and self.size_bytes and not times:
+                raise CorruptData(f"{self.path(TIME_INDEX_SUFFIX)} is empty")  # or no record has a time, once
+            self.offset_index.decode(offsets, self.size_bytes)
+            self.time_index.decode(times)
             self._max_timestamp, self._max_offset = self.time_index.last_entry
         except (CorruptData, FileNotFoundError):
             self.rebuild_indexes()
+            self.repaired = True
 
     def load_txn_index(self) -> None:
         """Read `.txnindex`. Raises CorruptData: only recovery can rebuild it, with the producers' state."""
         try:
             data = self._fs.read_file(self.path(TXN_INDEX_SUFFIX))
         except FileNotFoundError:
-            return
+            data = b""
+        if self.checksums is not None and crc32c(data) != self.checksums.transactions:
+            raise CorruptData(f"{self.path(TXN_INDEX_SUFFIX)} is not the file that was written")
         self.txn_index.decode(data, base_offset=self.base_offset, end_offset=self.next_offset)
 
     def load_as_active(self) -> BatchHeader | None:
@@ -369,6 +415,7 @@ class Segment:
         self.time_index.truncate_to(self.base_offset)
         self.txn_index = TxnIndex()
         self.indexes_loaded = True
+        self.checksums = None
         self._bytes_since_entry = 0
         self._max_timestamp = -1
         self._max_offset = self.base_offset
@@ -379,19 +426,69 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Offset and time index anew from the headers (the transaction index needs producer state: recovery)."""
-        size_bytes, next_offset, txn_index = self.size_bytes, self.next_offset, self.txn_index
+        size_bytes, next_offset, txn_index, checksums = (
+            self.size_bytes,
+            self.next_offset,
+            self.txn_index,
+            self.checksums,
+        )
         self.reset()
-        self.txn_index = txn_index
-        for position, header in self.headers(0, size_bytes):
-            self.note(header.last_offset, position, header.size_bytes, header.max_timestamp)
-        self.size_bytes = size_bytes
-        self.next_offset = max(next_offset, self.next_offset)
-        self._forget_recent(self.next_offset)
+        self.txn_index, self.checksums = txn_index, checksums
+        try:
+            for position, header in self.headers(0, size_bytes):
+                self.note(header.last_offset, position, header.size_bytes, header.max_timestamp)
+        except CorruptData:
+            self.indexes_loaded = False
+            raise
+        finally:  # what was not gone through is there all the same
+            self.size_bytes = size_bytes
+            self.next_offset = max(next_offset, self.next_offset)
+            self._forget_recent(self.next_offset)
 
-    def truncate_to(self, offset: int, position: int) -> None:
-        """Cut at `position`, where the first batch that ends at or above `offset` begins. Not durable by itself."""
+    def copy_if_shared(self, size_bytes: int, *, names: int = 1) -> str | None:
+        """Before the file is cut or appended to: if it has more than `names` names, a copy of its first bytes.
+
+        The copy is on disk, for `cut_file`; this returns its path. None: the file is ours alone. Raises DiskFull
+        (nothing has changed then), DiskFailure, CorruptData when it cannot be read.
+        """
+        path = self.path()
+        if self._fs.link_count(path) <= names:
+            return None
+        copy = path + COPY_SUFFIX
+        try:
+            self._fs.copy(path, copy, lambda _bytes: None, size_bytes=size_bytes)
+        except DiskFull:
+            self._fs.remove(copy)
+            raise
+        return copy
+
+    def cut_file(self, position: int, copy: str | None) -> None:
+        """Cut the file at `position`; what else has the file keeps all of it. `copy`: of `copy_if_shared(position)`.
+
+        A copy takes the file's place durably, a cut in place is not durable by itself.
+        """
+        if copy is None:
+            self.file.truncate(position)
+            return
+        self.close()
+        self._resting_size_bytes = -1
+        try:
+            self._fs.rename(copy, self.path())
+        except DiskFull as error:  # half of a cut may be done by now: only a start can say what there is
+            raise DiskFailure(str(error)) from error
+        self._fs.sync_dir(self.directory)
+
+    def own_file(self, names: int) -> None:
+        """Make sure that appending changes nothing but this log. Raises what `copy_if_shared` does."""
+        copy = self.copy_if_shared(self.size_bytes, names=names)
+        if copy is not None:
+            self.cut_file(self.size_bytes, copy)
+
+    def truncate_to(self, offset: int, position: int, copy: str | None = None) -> None:
+        """Cut at `position`, where the first batch that ends at or above `offset` begins. `copy`: see `cut_file`."""
         self.load_indexes()
-        self.file.truncate(position)
+        self.checksums, self.repaired = None, False
+        self.cut_file(position, copy)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)

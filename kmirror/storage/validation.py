@@ -23,6 +23,7 @@ from kmirror.protocol.records import (
     LENGTH_PREFIX_BYTES,
     MAGIC_POSITION,
     NEWEST_MAGIC,
+    NO_TIMESTAMP,
     SMALLEST_LENGTH,
     BatchHeader,
     Buffer,
@@ -379,23 +380,25 @@ def check_timestamps(
 ) -> None:
     """LogValidator.validateTimestamp for CreateTime; records without a timestamp (-1) pass. Raises InvalidTimestamp.
 
-    A batch with both -1 and real times is judged by its smallest real one only when the limit could matter at all.
     `keyless`: records that are refused already, whose times do not matter; a wrong time of another one decides what
     the answer is called.
     """
     low, high = summary.min_timestamp, summary.max_timestamp
-    if high - now_ms > after_max_ms or (low >= 0 and now_ms - low > before_max_ms):
-        earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
-        bad = indexes_where(data, lambda record: record.timestamp >= 0 and not earliest <= record.timestamp <= latest)
-        if keyless and set(keyless).issuperset(bad):
-            return
-        raise InvalidTimestamp(
-            f"timestamps {low} to {high} are not all within [{earliest}, {latest}] "
-            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-            record_indexes=tuple(sorted({*bad, *keyless})),
-        )
+    earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
+    if earliest <= low and high <= latest:
+        return
+    bad = indexes_where(
+        data, lambda record: record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest
+    )
+    if set(keyless).issuperset(bad):  # none is, when it was a -1 that lies outside
+        return
+    raise InvalidTimestamp(
+        f"timestamps {low} to {high} are not all within [{earliest}, {latest}] "
+        "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        record_indexes=tuple(sorted({*bad, *keyless})),
+    )
 
 
 def indexes_where(data: Buffer, to_blame: Callable[[Record], bool]) -> tuple[int, ...]:
-    """Which records of the batch a refusal is about. Only ever called for a batch that is refused."""
+    """Which records of the batch a refusal is about. Only ever called for a batch that is refused, or may be."""
     return tuple(index for index, record in enumerate(read_records(data)) if to_blame(record))

@@ -84,6 +84,7 @@ class CleanerTask:
 
     async def _elsewhere(self, cleaner: Cleaner, partition: Partition, job: CleanJob) -> bool:
         from kmirror.storage.cleaning import CleanedGroup, Source
+        from kmirror.storage.segment import IndexChecksums
         from kmirror.workers.clean import DAMAGED_STATUS
 
         # A process of a broker that was killed may live a moment longer than it: their files have different names.
@@ -106,8 +107,9 @@ class CleanerTask:
                     cleaner.finished(partition, line["end"])
                     done = True
                 else:
-                    sources, next_offset, size_bytes, suffix = line["group"]
-                    group = CleanedGroup([Source(*source) for source in sources], next_offset, size_bytes, suffix)
+                    sources, next_offset, size_bytes, suffix, checksums = line["group"]
+                    made_of = [Source(*source) for source in sources]
+                    group = CleanedGroup(made_of, next_offset, size_bytes, suffix, IndexChecksums(*checksums))
                     if not cleaner.swap_in(partition, group):
                         void = True
                         break

@@ -71,10 +71,20 @@ class WatchedMirrors(Mirrors):
 class Cluster:
     """One broker. `flush.at_once` is off: data is durable only when `flush` runs."""
 
-    def __init__(self, name: str, *, seed: int = 1, clock: ManualClock | None = None, at_once: bool = True) -> None:
+    properties: Mapping[str, str] = PROPERTIES
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seed: int = 1,
+        clock: ManualClock | None = None,
+        at_once: bool = True,
+        fs: MemoryFileSystem | None = None,
+    ) -> None:
         self.name = name
         self.clock = clock or ManualClock()
-        self.fs = MemoryFileSystem(seed=seed, clock=self.clock)
+        self.fs = fs or MemoryFileSystem(seed=seed, clock=self.clock)
         self.at_once = at_once
         self.fatal: list[BaseException] = []
         self.reachable = True
@@ -92,7 +102,7 @@ class Cluster:
     def boot(self) -> None:
         self.boots += 1
         self.flush = InlineFlush(at_once=self.at_once)
-        config = BrokerConfig.from_properties(PROPERTIES)
+        config = BrokerConfig.from_properties(self.properties)
         self.world = World.open(
             self.fs,
             DIRECTORY,
