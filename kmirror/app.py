@@ -27,6 +27,7 @@ from kmirror.server.listener import OpenListener
 from kmirror.server.server import Server
 from kmirror.storage.filesystem import FileSystem, OsFileSystem
 from kmirror.storage.open_files import raise_descriptor_limit
+from kmirror.workers.backup import BackupThread
 from kmirror.workers.chores import SlicedChores
 from kmirror.workers.cleaner import CleanerTask
 from kmirror.workers.group_commit import GroupCommit
@@ -64,6 +65,7 @@ class App:
         self.failure: BaseException | None = None
         self._scope: trio.CancelScope | None = None
         self._commit: GroupCommit | None = None
+        self._copier: BackupThread | None = None
         self._chores = SlicedChores(fatal=self._stop_after)
         if flush is None:
             flush = self._commit = GroupCommit(fatal=self._stop_after)
@@ -76,6 +78,8 @@ class App:
             fatal=self._stop_after,
             chores=self._chores,
         )
+        if self._commit is not None:
+            self.world.elsewhere = self._copier = BackupThread()
         self.listeners: list[OpenListener] = []
         try:
             self._listen()
@@ -116,6 +120,8 @@ class App:
         self.server.attach(nursery)
         if self._commit is not None:
             self._commit.start()
+        if self._copier is not None:
+            self._copier.attach(nursery)
         nursery.start_soon(self._chores.serve)
         nursery.start_soon(Ticks(self.world, self.server, fatal=self._stop_after).run)
         nursery.start_soon(CleanerTask(self.world, fatal=self._stop_after, inline=self._commit is None).run)

@@ -8,6 +8,7 @@ may go (`-delete`) and which nobody knows (`-stray`, kept for a person to look a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kmirror.broker.chores import Steps
@@ -15,7 +16,7 @@ from kmirror.broker.config import BrokerConfig
 from kmirror.errors import ConfigError, CorruptData, DiskFailure
 from kmirror.limits import MAX_FILE_NAME_LENGTH
 from kmirror.protocol import uuids
-from kmirror.storage import checkpoints
+from kmirror.storage import backup, checkpoints
 from kmirror.storage.checkpoints import OffsetCheckpoint, TopicPartition
 from kmirror.storage.filesystem import FileSystem, Lock
 from kmirror.storage.segment import LOG_SUFFIX, offset_in
@@ -26,6 +27,19 @@ META_VERSION = "1"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+UNFINISHED_IMPORT_FILE = "import-unfinished"
+"""Lines `topic partition id`: partition directories that an import is making. Not there when none is under way."""
+KEPT_FILES = frozenset(
+    {
+        checkpoints.META_PROPERTIES_FILE,
+        checkpoints.RECOVERY_POINT_FILE,
+        checkpoints.LOG_START_FILE,
+        checkpoints.HIGH_WATERMARK_FILE,
+        checkpoints.CLEANER_FILE,
+        UNFINISHED_IMPORT_FILE,
+    }
+)
+"""What stands beside the partitions' directories and belongs to a copy."""
 TEMPORARY_SUFFIX = ".tmp"
 """What `write_atomic` leaves when it fails: nothing of worth."""
 
@@ -37,6 +51,12 @@ class Identity:
     cluster_id: str
     node_id: int
     directory_id: bytes
+
+
+def is_partition(name: str) -> bool:
+    """Whether a directory of this name is a partition's, neither deleted nor set aside."""
+    topic, dash, index = name.rpartition("-")
+    return bool(topic and dash) and index.isascii() and index.isdigit()
 
 
 def _made_and_locked(fs: FileSystem, path: str) -> Lock:
@@ -57,6 +77,8 @@ class DataDirectory:
         self.path = path.rstrip("/") or "/"
         self._lock: Lock | None = _made_and_locked(fs, self.path)
         try:
+            for note in backup.remove_leftovers(fs, self.path):
+                log.warning("%s", note)
             self.identity, self.is_new = self._identify(config)
             self.clean = checkpoints.take_clean_shutdown(fs, self.path) or self.is_new
             self.recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_FILE)
@@ -68,6 +90,7 @@ class DataDirectory:
             raise
         self._checkpoints = (self.recovery_points, self.log_starts, self.cleaned_up_to, self.high_watermarks)
         self._to_remove: list[tuple[int, str]] = []
+        self._adopted: dict[TopicPartition, tuple[int, int, int]] = {}
 
     def release(self) -> None:
         if self._lock is not None:
@@ -199,6 +222,7 @@ class DataDirectory:
         Not durable before `sync`, which one call does for many.
         """
         path = self.partition_path(topic, index)
+        self._adopted.pop((topic, index), None)
         for checkpoint in self._checkpoints:
             checkpoint.discard((topic, index))
         if not self.fs.exists(path):
@@ -234,6 +258,64 @@ class DataDirectory:
                     log.warning("%s belongs to no topic this cluster knows and is left alone", path)
         if renamed:
             self.sync()
+
+    # -- import (`broker.importing`) -----------------------------------------------------------------------------
+
+    def announce_import(self, topics: Iterable[tuple[str, bytes, int]]) -> None:
+        """Before anything of it is made: (name, topic id, number of partitions) each. Durable on return.
+
+        What is found of a topic at the next start, and is in no record of the metadata, is removed then.
+        """
+        lines = [
+            f"{name} {index} {uuids.to_text(topic_id)}"
+            for name, topic_id, partition_count in topics
+            for index in range(partition_count)
+        ]
+        self.fs.write_atomic(f"{self.path}/{UNFINISHED_IMPORT_FILE}", checkpoints.format_lines(lines))
+
+    def end_import(self, known_id: Callable[[bytes], bool], now_ms: int) -> None:
+        """All that was announced is live, or goes: after the import, and at the start that follows one that was
+        interrupted. Raises DiskFull, DiskFailure, CorruptData."""
+        path = f"{self.path}/{UNFINISHED_IMPORT_FILE}"
+        if not self.fs.exists(path):
+            return
+        renamed = False
+        for words in checkpoints.parse_lines(self.fs.read_file(path), path):
+            try:
+                topic, index, topic_id = words[0], int(words[1]), uuids.from_text(words[2])
+            except (IndexError, ValueError):
+                raise CorruptData(f"{path} has a line {' '.join(words)!r}") from None
+            if not known_id(topic_id) and self._is_from_import(self.partition_path(topic, index), topic_id):
+                renamed = self.discard(topic, index, now_ms) or renamed
+        if renamed:
+            log.warning("an import into %s did not come to its end: what it left unfinished is removed", self.path)
+            self.sync()
+        self.fs.remove(path)
+        self.sync()
+
+    def _is_from_import(self, path: str, topic_id: bytes) -> bool:
+        """`partition.metadata` is on disk before any other file of the partition is made."""
+        if not self.fs.exists(path):
+            return True
+        found = self._topic_id_of(path)
+        return found == topic_id or (found is None and not self.is_taken(path))
+
+    def is_taken(self, path: str) -> bool:
+        """Whether a partition directory, of whomever, is there with something in it."""
+        return self.fs.exists(path) and any(not name.endswith(TEMPORARY_SUFFIX) for name in self.fs.list_dir(path))
+
+    def adopt(self, key: TopicPartition, *, recovery_point: int, log_start_offset: int, cleaned_up_to: int) -> None:
+        """What the checkpoints will say of a partition that is about to be live. On disk after `write_adopted`."""
+        self._adopted[key] = (recovery_point, log_start_offset, cleaned_up_to)
+
+    def write_adopted(self) -> None:
+        """Before the records that make these partitions live: a trimmed log must not come back untrimmed."""
+        kept = (self.recovery_points, self.log_starts, self.cleaned_up_to)
+        for position, checkpoint in enumerate(kept):
+            offsets = {key: offset for key, offset in checkpoint.offsets.items() if key not in self._adopted}
+            offsets |= {key: values[position] for key, values in self._adopted.items() if values[position] > 0}
+            checkpoint.write(offsets)
+        self._adopted.clear()
 
     def due_removals(self, now_ms: int) -> list[str]:
         """Directories whose time has come; they are the caller's to remove now. Without it the next start does it."""

@@ -21,6 +21,7 @@ from kmirror.broker.config import BrokerConfig
 from kmirror.broker.config_admin import ConfigAdmin, ConfigOp
 from kmirror.broker.directory import DataDirectory
 from kmirror.broker.durability import FlushPort, flush_now
+from kmirror.broker.elsewhere import Elsewhere, RightHere
 from kmirror.broker.metadata import (
     BROKER_RESOURCE,
     METADATA_TOPIC,
@@ -46,11 +47,13 @@ from kmirror.errors import ApiError, DiskFull, StorageError
 from kmirror.protocol import uuids
 from kmirror.protocol.errors import ErrorCode
 from kmirror.protocol.internal import cluster_metadata as records
+from kmirror.storage import checkpoints
 from kmirror.storage.filesystem import FileSystem
 from kmirror.storage.log import Log, LogConfig, LogMode
 from kmirror.storage.space import SpaceGuard
 
 if TYPE_CHECKING:
+    from kmirror.broker.backup import Backups
     from kmirror.broker.fetch import FetchSessions
     from kmirror.broker.groups import GroupCoordinator
     from kmirror.broker.mirroring import Mirrors
@@ -133,6 +136,9 @@ class World:
         self._when_mirrors: list[Callable[[Mirrors], None]] = []
         self.producer_ids: ProducerIdAllocator
         self._fetch_sessions: FetchSessions | None = None
+        self._backups: Backups | None = None
+        self.elsewhere: Elsewhere = RightHere()
+        """Who copies files; L4 puts somebody with a thread here."""
         self.withdrawing: dict[str, Promise[None]] = {}
         """Topics whose deletion is on disk and whose files are still in use; the name is free when it settles."""
 
@@ -175,6 +181,7 @@ class World:
         )
         live = {f"{topic.name}-{p.index}" for topic in self.image.topics_by_name.values() for p in topic.partitions}
         live.add(f"{METADATA_TOPIC}-0")
+        self.directory.end_import(self.image.known_id, self.clock.monotonic_ms())
         self.directory.find_leftovers(live, self.image.removed_ids, self.clock.monotonic_ms())
         self._look_for_missing()
         if not self.directory.clean:
@@ -356,8 +363,10 @@ class World:
 
     def _open_log(self, name: str, index: int, topic_id: bytes, config: LogConfig) -> Log:
         now_ms = self.clock.monotonic_ms()
-        path = self.directory.claim(name, index, topic_id, self.image.removed_ids, now_ms)
         key = (name, index)
+        if self._backups is not None:
+            self._backups.preserve(key)
+        path = self.directory.claim(name, index, topic_id, self.image.removed_ids, now_ms)
         opened = Log.open(
             self.fs,
             path,
@@ -366,6 +375,7 @@ class World:
             clean=self.directory.clean,
             recovery_point=self.directory.recovery_points.offsets.get(key, 0),
             log_start_offset=self.directory.log_starts.offsets.get(key, 0),
+            names=1 if self._backups is None else self._backups.names_of_active(key),
         )
         for note in opened.report.notes:
             log.warning("%s-%d: %s", name, index, note)
@@ -398,6 +408,11 @@ class World:
         """All data and internal partitions, not the metadata log."""
         for topic in self.image.topics_by_name.values():
             yield from topic.partitions
+
+    def all_partitions(self) -> Iterable[Partition]:
+        """The metadata log's, and `partitions`."""
+        yield self._metadata
+        yield from self.partitions()
 
     def _partition_of(self, log_id: LogId) -> Partition:
         if log_id == METADATA_LOG:
@@ -594,6 +609,27 @@ class World:
         opened = (partition.opened_log for partition in self.partitions())
         return sum(log.producers.remove_expired(now_ms, expiration_ms) for log in opened if log is not None)
 
+    @property
+    def backups(self) -> Backups:
+        """Backups of the data directory."""
+        if self._backups is None:
+            from kmirror.broker.backup import Backups  # most brokers make none in their first days
+
+            self._backups = Backups(self)
+        return self._backups
+
+    def checkpoints_of_a_copy(self) -> dict[str, dict[tuple[str, int], int]]:
+        """What the checkpoints (file name, offsets) would be if all that there is now were on disk."""
+        data = self.directory
+        committed = self._offsets(data.high_watermarks.offsets, _committed)
+        committed.pop((METADATA_TOPIC, 0), None)
+        return {
+            checkpoints.RECOVERY_POINT_FILE: self._offsets(data.recovery_points.offsets, _end),
+            checkpoints.LOG_START_FILE: self._log_starts(),
+            checkpoints.HIGH_WATERMARK_FILE: committed,
+            checkpoints.CLEANER_FILE: self._cleaned_up_to(),
+        }
+
     def write_checkpoints(self) -> None:
         """Recovery points, log starts, high watermarks and how far logs are compacted, every minute. StorageError."""
         checkpoint = self.directory.recovery_points
@@ -611,18 +647,23 @@ class World:
 
     def write_cleaned_up_to(self) -> None:
         """How far each log is compacted. Raises StorageError."""
+        self.directory.cleaned_up_to.write(self._cleaned_up_to())
+
+    def _cleaned_up_to(self) -> dict[tuple[str, int], int]:
         found = {(partition.topic_name, partition.index): partition.cleaned_up_to for partition in self.partitions()}
-        self.directory.cleaned_up_to.write({key: offset for key, offset in found.items() if offset >= 0})
+        return {key: offset for key, offset in found.items() if offset >= 0}
 
     def write_log_starts(self) -> None:
-        checkpoint = self.directory.log_starts
-        starts = self._offsets(checkpoint.offsets, _start)
-        checkpoint.write({key: offset for key, offset in starts.items() if offset})
+        self.directory.log_starts.write(self._log_starts())
+
+    def _log_starts(self) -> dict[tuple[str, int], int]:
+        starts = self._offsets(self.directory.log_starts.offsets, _start)
+        return {key: offset for key, offset in starts.items() if offset}
 
     def _offsets(self, before: Mapping[tuple[str, int], int], of: Callable[[Log], int]) -> dict[tuple[str, int], int]:
         """One value per partition: of its log when that is open, else what the last checkpoint said."""
         offsets: dict[tuple[str, int], int] = {}
-        for partition in (self._metadata, *self.partitions()):
+        for partition in self.all_partitions():
             key = (partition.topic_name, partition.index)
             opened = partition.opened_log
             value = before.get(key, 0) if opened is None else of(opened)
@@ -635,13 +676,15 @@ class World:
         if self.closed:
             return
         self.closed = True
+        if self._backups is not None:
+            self._backups.close()
         try:
             if clean:
-                for partition in (self._metadata, *self.partitions()):
+                for partition in self.all_partitions():
                     if partition.opened_log is not None:
                         flush_now(partition.opened_log)
                 self.write_checkpoints()
-            for partition in (self._metadata, *self.partitions()):
+            for partition in self.all_partitions():
                 if partition.opened_log is not None:
                     partition.opened_log.close(clean=clean)
             if clean and (self.directory.clean or not any(partition.is_damaged for partition in self.partitions())):
@@ -657,6 +700,10 @@ def _flushed(log: Log) -> int:
 def _committed(log: Log) -> int:
     """The high watermark (`Partition`), also while closing."""
     return log.flushed_offset if log.config.flush_messages <= 1 else log.log_end_offset
+
+
+def _end(log: Log) -> int:
+    return log.log_end_offset
 
 
 def _start(log: Log) -> int:

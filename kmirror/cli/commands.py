@@ -26,6 +26,8 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config", "Show and change settings of topics, brokers and mirrors."),
     "produce": ("produce", "Write the lines of standard input to a topic."),
     "consume": ("consume", "Print the records of a topic."),
+    "import": ("import_logs", "Take over log directories of an Apache Kafka that is stopped."),
+    "backup": ("backup", "Make a consistent copy of a data directory, of a running broker's too."),
     "dump": ("dump", "Print what is in segment files, indexes, snapshots and checkpoints."),
     "dissect": ("dissect", "Explain the bytes of a frame or a record batch, field by field."),
     "demo": ("demo", "Mirror, verify, fail over and go back between two brokers, step by step."),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kmirror.protocol import mirror_numbers
+from kmirror.protocol import mirror_numbers, private_numbers
 
 API_VERSIONS_KEY = 18
 
@@ -108,6 +108,7 @@ _ROWS: tuple[tuple[int, str, str, int, int, int], ...] = (
     (mirror_numbers.BUMP_LEADER_EPOCHS, "BumpLeaderEpochs", "bump_leader_epochs", 0, 0, 0),
     (mirror_numbers.READ_MIRROR_OFFSETS, "ReadMirrorOffsets", "read_mirror_offsets", 0, 0, 0),
     (mirror_numbers.RECOVER_MIRROR_TOPICS, "RecoverMirrorTopics", "recover_mirror_topics", 0, 0, 0),
+    (private_numbers.BACKUP, "Backup", "backup", 0, 0, 0),
 )
 
 APIS: tuple[Api, ...] = tuple(Api(*row) for row in _ROWS)

@@ -17,9 +17,12 @@ class CloseConnection(KmirrorError):
 
 
 class Peer:
-    """Who is at the other end, and through which listener it came. One per connection."""
+    """Who is at the other end, and through which listener it came. One per connection.
 
-    __slots__ = ("advertised_host", "advertised_port", "host", "listener", "port", "principal")
+    `same_host`: the other end is a process on this host.
+    """
+
+    __slots__ = ("advertised_host", "advertised_port", "host", "listener", "port", "principal", "same_host")
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Peer:
         host: str,
         port: int,
         principal: str = "User:ANONYMOUS",
+        same_host: bool = False,
     ) -> None:
         self.listener = listener
         self.advertised_host = advertised_host
@@ -37,6 +41,7 @@ class Peer:
         self.host = host
         self.port = port
         self.principal = principal
+        self.same_host = same_host
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" if self.port >= 0 else self.host

@@ -78,11 +78,18 @@ class OpenListener:
 
     def _peer(self, sock: socket.socket, address: tuple[str, int]) -> Peer:
         """Without advertised.listeners a client is told the address that it reached us by."""
+        own_host, own_port = sock.getsockname()[:2]
+        host, port = own_host, own_port
         if self._advertised is not None:
             host, port = self._advertised.host, self._advertised.port or self.port
-        else:
-            host, port = sock.getsockname()[:2]
-        return Peer(listener=self.name, advertised_host=host, advertised_port=port, host=address[0], port=address[1])
+        return Peer(
+            listener=self.name,
+            advertised_host=host,
+            advertised_port=port,
+            host=address[0],
+            port=address[1],
+            same_host=address[0] == own_host or address[0].startswith("127."),
+        )
 
     def close(self) -> None:
         with contextlib.suppress(ValueError):

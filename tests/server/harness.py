@@ -107,12 +107,14 @@ class Broker:
         self.filesystem = filesystem
         self._clients: list[Client] = []
 
-    def connect(self, host: str = "client") -> Client:
+    def connect(self, host: str = "client", *, same_host: bool = False) -> Client:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         client = Client(ours)
         self._clients.append(client)
-        peer = Peer(listener="PLAINTEXT", advertised_host="broker", advertised_port=9092, host=host, port=1)
+        peer = Peer(
+            listener="PLAINTEXT", advertised_host="broker", advertised_port=9092, host=host, port=1, same_host=same_host
+        )
         self.server.accept(theirs, peer)
         return client
 

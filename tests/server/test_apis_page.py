@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import kmirror
-from kmirror.protocol import mirror_numbers, registry
+from kmirror.protocol import mirror_numbers, private_numbers, registry
 from kmirror.server import handlers
 from kmirror.server.apis import describe, module_of, page
-from kmirror.server.handlers import TABLE
+from kmirror.server.handlers import TABLE, advertised
 
 ROOT = Path(kmirror.__file__).resolve().parent.parent
 
@@ -76,9 +76,16 @@ def test_a_handler_is_what_its_row_says(key: int) -> None:
 def test_the_ranges_are_those_of_kafka() -> None:
     ours = {registry.by_key[key].name: (served.min_version, served.max_version) for key, served in TABLE.items()}
     mirroring = {name for name in ours if registry.by_name[name].key in mirror_numbers.API_KEYS.values()}
-    assert {name: span for name, span in ours.items() if name not in mirroring} == KAFKA_4_4_0
+    private = {name for name in ours if TABLE[registry.by_name[name].key].private}
+    assert {name: span for name, span in ours.items() if name not in mirroring | private} == KAFKA_4_4_0
     assert {ours[name] for name in mirroring} == {(0, 0)}
     assert all(TABLE[registry.by_name[name].key].feature == mirror_numbers.FEATURE for name in mirroring)
+
+
+def test_what_is_our_own_is_never_advertised() -> None:
+    private = {key for key, served in TABLE.items() if served.private}
+    assert private == {private_numbers.BACKUP}
+    assert not private.intersection(advertised(mirroring_enabled=True))
 
 
 def test_every_module_beside_the_table_is_in_it() -> None:

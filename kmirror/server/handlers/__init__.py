@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kmirror.protocol import mirror_numbers
+from kmirror.protocol import mirror_numbers, private_numbers
 
 
 class Served(NamedTuple):
     """`module` below `kmirror.server.handlers`; versions that ApiVersions advertises, both ends included.
 
     `served_from` is larger than `min_version` where old clients read the range but must not use its low end
-    (KIP-896's exceptions); `feature` names the feature whose level 0 hides the API.
+    (KIP-896's exceptions); `feature` names the feature whose level 0 hides the API. One that is `private` is never
+    advertised.
     """
 
     module: str
@@ -24,6 +25,7 @@ class Served(NamedTuple):
     max_version: int
     served_from: int = -1
     feature: str | None = None
+    private: bool = False
 
     @property
     def first_version(self) -> int:
@@ -84,9 +86,14 @@ TABLE: dict[int, Served] = {
     mirror_numbers.BUMP_LEADER_EPOCHS: Served("bump_leader_epochs", 0, 0, feature=MIRROR_FEATURE),
     mirror_numbers.READ_MIRROR_OFFSETS: Served("read_mirror_offsets", 0, 0, feature=MIRROR_FEATURE),
     mirror_numbers.RECOVER_MIRROR_TOPICS: Served("recover_mirror_topics", 0, 0, feature=MIRROR_FEATURE),
+    private_numbers.BACKUP: Served("backup", 0, 0, private=True),
 }
 
 
 def advertised(*, mirroring_enabled: bool) -> dict[int, Served]:
     """What ApiVersions lists, by api key."""
-    return {key: served for key, served in TABLE.items() if served.feature is None or mirroring_enabled}
+    return {
+        key: served
+        for key, served in TABLE.items()
+        if not served.private and (served.feature is None or mirroring_enabled)
+    }
