@@ -8,6 +8,7 @@ of a change before it is on disk, and nobody is fenced by an epoch that a power 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,16 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def colliding_name(name: str, others: Iterable[str]) -> str | None:
+    """One of `others` that has '.' where `name` has '_', or the other way round (Kafka: Topic.hasCollision)."""
+    if "." in name or "_" in name:
+        plain = name.replace(".", "_")
+        for other in others:
+            if other.replace(".", "_") == plain:
+                return other
+    return None
+
+
 class TopicAdmin:
     """Operations on topics. Every method returns a promise; refusals are ApiErrors inside it."""
 
@@ -120,6 +131,33 @@ class TopicAdmin:
         written.then(on_disk)
         return promise
 
+    def adopt(self, topic: TopicState) -> Promise[TopicState]:
+        """Make a topic live whose partition directories are there, complete and on disk, with its id, leader epochs and
+        configs. Raises ApiError 17, 36 before anything is recorded."""
+        self._check_name(topic.name)
+        if self._world.image.known_id(topic.topic_id):
+            raise ApiError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic id {uuids.to_text(topic.topic_id)} belongs to another topic"
+            )
+        promise: Promise[TopicState] = Promise()
+
+        def on_disk(done: Promise[None]) -> None:
+            try:
+                done.result()
+            except ApiError as error:
+                promise.fail(error)
+                return
+            live = self._world.image.creating[topic.name]
+            self._world.publish(live)
+            promise.resolve(live)
+
+        self._write(self._creation_records(topic)).then(on_disk)
+        return promise
+
+    def internal_configs(self, name: str) -> dict[str, str]:
+        """Those that an internal topic is made with."""
+        return self._checked_configs(self._internal_spec(name).configs)
+
     def _plan(self, spec: CreateTopicSpec) -> TopicState:
         """All checks; the topic as it would be. Raises ApiError."""
         self._check_name(spec.name)
@@ -143,14 +181,12 @@ class TopicAdmin:
         image = self._world.image
         if image.known_topic(name) is not None:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if "." in name or "_" in name:
-            plain = name.replace(".", "_")
-            for other in (*image.topics_by_name, *image.creating):
-                if other.replace(".", "_") == plain:
-                    raise ApiError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION,
-                        f"Topic '{name}' collides with existing topic: {other} ('.' and '_' are one in metric names)",
-                    )
+        other = colliding_name(name, (*image.topics_by_name, *image.creating))
+        if other is not None:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {other} ('.' and '_' are one in metric names)",
+            )
 
     def _checked_configs(self, configs: dict[str, str | None]) -> dict[str, str]:
         checked: dict[str, str] = {}

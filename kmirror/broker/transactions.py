@@ -97,7 +97,7 @@ class TransactionCoordinator:
         self._at_home: set[str] | None = None
         """While the log is replayed at start: ids that have a record in the partition where they belong now."""
         runtime = world.runtime
-        runtime.register(TRANSACTIONS_TOPIC, RecordCodec(self._encode, _decode), self._replay, frees=_frees)
+        runtime.register(TRANSACTIONS_TOPIC, RecordCodec(self._encode, decode), self._replay, frees=_frees)
         runtime.on_action(WriteMarkers, lambda action: self._write_markers(action.transactional_id))
         runtime.on_timer(_Again, lambda event: self._write_markers(event.transactional_id))
         runtime.on_timer(_Abort, lambda event: self._abort(event.transactional_id))
@@ -443,7 +443,8 @@ def _frees(record: StateRecord) -> bool:
     return not (isinstance(entry, entries.Transaction) and entry.state in (State.EMPTY, State.ONGOING))
 
 
-def _decode(key: bytes | None, value: bytes | None) -> tuple[str | None, entries.Transaction | None]:
+def decode(key: bytes | None, value: bytes | None) -> tuple[str | None, entries.Transaction | None]:
+    """A record of `__transaction_state`: (transactional id, its entry, None for a tombstone). Raises DecodeError."""
     typed = records.decode_key(key or b"")
     if isinstance(typed, records.UnknownKey):
         return None, None
