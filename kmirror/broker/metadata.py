@@ -121,6 +121,11 @@ class MetadataImage:
             self.topics_by_name[topic.name] = topic
             self.topics_by_id[topic.topic_id] = topic
 
+    @staticmethod
+    def understands(record: Any) -> bool:
+        """Whether `replay` knows what to do with a record of this type."""
+        return type(record).__name__ in _REPLAY
+
     def replay(self, record: Any) -> None:
         """Apply one metadata record. Raises CorruptData when it contradicts what was replayed before it."""
         handler = _REPLAY.get(type(record).__name__)

@@ -10,41 +10,40 @@ import click
 
 from kmirror.cli.display import iso_time, print_json_line
 from kmirror.cli.failure import BadUsage
-from kmirror.cli.file_formats import Row, index_damage, kind_of, rows_of
+from kmirror.cli.file_formats import Row, kind_of, not_ours, rows_of
 from kmirror.cli.session import json_option
 
 
 @click.command("dump")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--batches", "batches_only", is_flag=True, help="Batches without their records.")
-@click.option("--verify", is_flag=True, help="Check too that offsets and epochs rise and that indexes fit their logs.")
+@click.option(
+    "--verify",
+    "verified",
+    is_flag=True,
+    help="Check instead of printing: checksums, records, order, indexes, snapshots and checkpoints against the logs.",
+)
 @json_option
-def command(paths: tuple[Path, ...], batches_only: bool, verify: bool, as_json: bool) -> int:
+def command(paths: tuple[Path, ...], batches_only: bool, verified: bool, as_json: bool) -> int:
     """Print segments, indexes, snapshots and checkpoints: files, partition directories or a data directory.
 
-    Exit status 1 when anything is damaged. With --json one document a line.
+    With --verify print what is wrong with them. Exit status 1 when anything is damaged. With --json one document a
+    line.
     """
+    if verified:
+        from kmirror.cli.dump_check import verify
+
+        return verify(paths, deep=not batches_only, as_json=as_json)
     damaged = 0
     for path in files_of(paths):
         if not as_json:
             click.echo(f"{path} ({kind_of(path)})")
-        checker = Checker()
         for row in rows_of(path, with_records=not batches_only):
-            damage = [row["error"]] if row.get("error") else []
-            if verify:
-                damage += checker.damage(row)
-            damaged += len(damage)
+            damaged += bool(row.get("error"))
             if as_json:
-                print_json_line({"file": str(path), **row, "error": "; ".join(damage) or None})
+                print_json_line({"file": str(path), **row, "error": row.get("error")})
             else:
-                print_row(row, damage)
-        if verify and kind_of(path) == "log":
-            for text in index_damage(path):
-                damaged += 1
-                if as_json:
-                    print_json_line({"file": str(path), "kind": "damage", "error": text})
-                else:
-                    click.echo(f"  DAMAGED: {text}")
+                print_row(row)
     if damaged:
         click.echo(f"{damaged} damaged", err=True)
     return 1 if damaged else 0
@@ -59,49 +58,25 @@ def files_of(paths: tuple[Path, ...]) -> Iterator[Path]:
                 raise BadUsage(f"{path} holds no segment, index, snapshot or checkpoint")
             yield from known
         elif kind_of(path) is None:
-            raise BadUsage(
-                f"{path} is no file of a data directory, judging by its name",
-                next_step="To look at the bytes of a batch or a frame: kmirror dissect FILE",
-            )
+            raise not_ours(path)
         else:
             yield path
 
 
-class Checker:
-    """What has to hold from one batch to the next in a log."""
-
-    def __init__(self) -> None:
-        self.next_offset = 0
-        self.leader_epoch = -1
-
-    def damage(self, row: Row) -> list[str]:
-        if row.get("kind") != "batch":
-            return []
-        found = []
-        if row["base_offset"] < self.next_offset:
-            found.append(f"offset {row['base_offset']} comes again; {self.next_offset} was expected")
-        if row["leader_epoch"] < self.leader_epoch:
-            found.append(f"leader epoch goes back from {self.leader_epoch} to {row['leader_epoch']}")
-        self.next_offset = max(self.next_offset, row["last_offset"] + 1)
-        self.leader_epoch = max(self.leader_epoch, row["leader_epoch"])
-        records = row.get("records")
-        if records is not None and len(records) != row["record_count"]:
-            found.append(f"{len(records)} records, the header says {row['record_count']}")
-        return found
-
-
-def print_row(row: Row, damage: list[str]) -> None:
+def print_row(row: Row) -> None:
     if row.get("kind") == "batch":
         click.echo(f"  {batch_line(row)}")
         for record in row.get("records", ()):
             click.echo(f"    {record_line(record)}")
     else:
-        cells = [f"{name}={_shown(value)}" for name, value in row.items() if name not in ("kind", "error")]
+        cells = [f"{name}={_shown(value)}" for name, value in row.items() if name not in ("kind", "error", "records")]
         line = " ".join([row["kind"], *cells] if row.get("kind") in ("zeros", "message") else cells)
         if line:
             click.echo(f"  {line}")
-    for text in damage:
-        click.echo(f"  DAMAGED: {text}")
+        for record in row.get("records", ()):
+            click.echo(f"    {record_line(record)}")
+    if row.get("error"):
+        click.echo(f"  DAMAGED: {row['error']}")
 
 
 def batch_line(row: Row) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from construct import (
 
 from kmirror.cli import internal_records, old_messages
 from kmirror.cli.display import iso_time, readable
+from kmirror.cli.failure import BadUsage
 from kmirror.errors import CorruptData
 from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.compression import Compression
@@ -59,6 +61,8 @@ SNAPSHOT = Struct(
     "version" / Int16ub, "crc" / Int32ub, "count" / Int32ub, "entries" / GreedyRange(SNAPSHOT_ENTRY), Terminated
 )
 SNAPSHOT_CRC_START = 6
+METADATA_DIRECTORY = "__cluster_metadata-0"
+_SET_ASIDE = re.compile(r"\.[0-9a-f]{32}-(?:delete|stray|future)$")
 CONTROL_TYPES = {
     0: "ABORT",
     1: "COMMIT",
@@ -85,13 +89,21 @@ def log_rows(path: Path, *, with_records: bool = True) -> Iterator[Row]:
     size_bytes = path.stat().st_size
     if size_bytes == 0:
         return
-    decode = internal_records.decoder_of(path.parent.name)
+    metadata = plain_name(path).endswith(".checkpoint")  # Kafka keeps one beside the partitions, too
+    decode = internal_records.decoder_of(METADATA_DIRECTORY if metadata else _partition_of(path))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         view = memoryview(data)
         try:
             yield from _rows_of_log(view, with_records=with_records, decode=decode)
         finally:
             view.release()
+
+
+def _partition_of(path: Path) -> str:
+    """The partition's directory as it was called before it was set aside, or saved below `cut/`."""
+    inside_cut = path.parent.parent.parent.name == "cut"
+    directory = path.parent.parent.name if inside_cut else path.parent.name
+    return _SET_ASIDE.sub("", directory)
 
 
 def _rows_of_log(view: memoryview, *, with_records: bool, decode: internal_records.Decoder | None) -> Iterator[Row]:
@@ -102,6 +114,8 @@ def _rows_of_log(view: memoryview, *, with_records: bool, decode: internal_recor
             row = old_messages.message_row(view, position)
             if row is None:
                 break
+            if with_records and "wraps_bytes" in row and not row["error"]:
+                _unwrap(view, position, row)
             yield row
             position += row["size_bytes"]
         for begin, header in walk(view, position):
@@ -109,10 +123,22 @@ def _rows_of_log(view: memoryview, *, with_records: bool, decode: internal_recor
             yield batch_row(view, position, header, with_records=with_records, decode=decode)
             position += header.size_bytes
     except CorruptData as error:
-        yield {"kind": "damage", "position": position, "error": str(error)}
+        if position < len(view) and not any(view[position:]):
+            yield _tail_row(view, position, len(view))
+        else:
+            yield {"kind": "damage", "position": position, "error": str(error)}
     else:
         if position < len(view):
             yield _tail_row(view, position, len(view))
+
+
+def _unwrap(view: memoryview, position: int, row: Row) -> None:
+    """What a compressed message holds, with the offsets that readers see."""
+    try:
+        header = parse_header(view, position)
+        row["records"] = [record_row(record, header, None) for record in read_records(view, position)]
+    except CorruptData as error:
+        row["error"] = str(error)
 
 
 def _tail_row(view: memoryview, position: int, size_bytes: int) -> Row:
@@ -272,8 +298,20 @@ def checkpoint_rows(path: Path) -> Iterator[Row]:
             }
 
 
+def facts_rows(path: Path) -> Iterator[Row]:
+    """`log-facts`: in the form of a checkpoint, lines of a word and numbers."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if lines[:1] != ["0"] or len(lines) < 2 or lines[1] != str(len(lines) - 2):
+        yield {"error": "not what kmirror writes: the first two lines are version 0 and a count"}
+        return
+    for line in lines[2:]:
+        key, _, values = line.partition(" ")
+        yield {key: values}
+
+
 def text_rows(path: Path) -> Iterator[Row]:
-    """`meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`: key and value, whatever the separator."""
+    """`meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`, `quorum-state`: key and value, whatever the
+    separator."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if text.startswith("{"):
         try:
@@ -296,19 +334,39 @@ READERS = {
     ".txnindex": ("transaction index", txn_index_rows),
     ".snapshot": ("producer snapshot", snapshot_rows),
 }
-TEXT_FILES = ("meta.properties", "partition.metadata", ".kafka_cleanshutdown")
+TEXT_FILES = ("meta.properties", "partition.metadata", ".kafka_cleanshutdown", "quorum-state")
+FACTS_FILE = "log-facts"
 LOG_SUFFIXES = (".log", ".checkpoint")
+_ON_ITS_WAY = re.compile(r"(?:\.deleted|\.swap|(?:\.[0-9a-f]{8})?\.cleaned|\.part)$")
+"""What a segment's file is called before it has its place, or after it had: `.cleaned` with a number before it, too."""
+
+
+def plain_name(path: Path) -> str:
+    """Without the suffix of a file that is on its way in or out."""
+    return _ON_ITS_WAY.sub("", path.name)
 
 
 def kind_of(path: Path) -> str | None:
     """What the file is, by its name; None for one that is none of ours."""
-    if path.suffix in LOG_SUFFIXES:
+    name = plain_name(path)
+    suffix = Path(name).suffix
+    if suffix in LOG_SUFFIXES:
         return "log"
-    if path.suffix in READERS:
-        return READERS[path.suffix][0]
-    if path.name.endswith("-checkpoint"):
+    if suffix in READERS:
+        return READERS[suffix][0]
+    if name.endswith("-checkpoint"):
         return "checkpoint"
-    return "text" if path.name in TEXT_FILES else None
+    if name == FACTS_FILE:
+        return "log facts"
+    return "text" if name in TEXT_FILES else None
+
+
+def not_ours(path: Path) -> BadUsage:
+    """What to raise for a file of no known kind."""
+    return BadUsage(
+        f"{path} is no file of a data directory, judging by its name",
+        next_step="To look at the bytes of a batch or a frame: kmirror dissect FILE",
+    )
 
 
 def rows_of(path: Path, *, with_records: bool = True) -> Iterator[Row]:
@@ -319,36 +377,7 @@ def rows_of(path: Path, *, with_records: bool = True) -> Iterator[Row]:
         yield from checkpoint_rows(path)
     elif kind == "text":
         yield from text_rows(path)
+    elif kind == "log facts":
+        yield from facts_rows(path)
     elif kind is not None:
-        yield from READERS[path.suffix][1](path)
-
-
-def index_damage(log: Path) -> Iterator[str]:
-    """What the index beside a log says wrong: an entry names an offset of the batch that begins at its position."""
-    index = log.with_suffix(".index")
-    if not index.exists() or log.stat().st_size == 0:
-        return
-    data = log.read_bytes()
-    previous = -1
-    for entry in offset_index_rows(index):
-        if "error" in entry:
-            continue
-        if entry["offset"] <= previous:
-            yield f"{index.name}: offset {entry['offset']} does not rise"
-        previous = entry["offset"]
-        if _is_old_message(data, entry["position"]):
-            continue
-        try:
-            header = parse_header(data, entry["position"])
-        except CorruptData:
-            yield f"{index.name}: no batch begins at position {entry['position']}"
-            continue
-        if not header.base_offset <= entry["offset"] <= header.last_offset:
-            yield f"{index.name}: the batch at position {entry['position']} does not hold offset {entry['offset']}"
-
-
-def _is_old_message(data: bytes, position: int) -> bool:
-    if old_messages.magic_at(data, position) not in (0, 1):
-        return False
-    row = old_messages.message_row(memoryview(data), position)
-    return row is not None and row["error"] is None
+        yield from READERS[Path(plain_name(path)).suffix][1](path)

@@ -1,8 +1,8 @@
 """Message sets of Kafka before 0.11 (magic 0 and 1), for `kmirror dump`.
 
-kmirror serves such segments nowhere and changes them never; a directory copied from an old broker may hold them, and a
-dump shows them for what they are. Declared in construct, as all cold formats are. A compressed message is a wrapper
-around a set of its own, which is not opened: what it holds is said by its size.
+A log that an old broker began may hold them, and a dump shows them for what they are. Declared in construct, as all
+cold formats are. A compressed message is a wrapper around a set of its own: here its size is said, and what it holds by
+`file_formats`.
 """
 
 from __future__ import annotations
