@@ -203,6 +203,13 @@ class ProducerState:
                 del self._refused[producer_id]
         return len(gone)
 
+    def end_without_marker(self, producer_id: int) -> None:
+        """Compaction has emptied the marker that ended what the producer had open: none of it is left to be shown or
+        hidden. In a state from before, of a snapshot, it is open still."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.txn_first_offset >= 0:
+            self.move_transaction(producer_id, -1)
+
     def move_transaction(self, producer_id: int, first_offset: int) -> None:
         """The producer's open transaction begins there; -1: it has ended, without a marker (see `recovery`)."""
         self.entries[producer_id].txn_first_offset = first_offset

@@ -340,6 +340,8 @@ def _apply_producers(
     if header.is_control:
         batch = data if data is not None else memoryview(segment.file.pread(header.size_bytes, position))
         marker = append.marker_of(batch, 0, header)
+        if marker is None:
+            log.producers.end_without_marker(header.producer_id)
     pending = log.producers.prepare(AppendOrigin.REPLICATION, log.clock.time_ms())
     pending.add(header, header.base_offset, marker)
     if marker is not None and marker.control_type == CONTROL_MIRROR_PID_RESET:

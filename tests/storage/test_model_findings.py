@@ -34,8 +34,10 @@ def clean(log: Log, now_ms: int = NOW_MS, cleaned_up_to: int = -1) -> int:
     return cleaned_up_to
 
 
-def marker(pid: int, *, commit: bool) -> bytes:
-    return end_txn_marker(commit=commit, producer_id=pid, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS)
+def marker(pid: int, *, commit: bool, epoch: int = 0) -> bytes:
+    return end_txn_marker(
+        commit=commit, producer_id=pid, producer_epoch=epoch, coordinator_epoch=0, timestamp_ms=NOW_MS
+    )
 
 
 def test_an_epoch_whose_first_batch_was_compacted_begins_where_it_did() -> None:
@@ -87,6 +89,35 @@ def test_a_transaction_whose_end_was_compacted_is_not_open_after_a_crash(retaine
     ):
         assert again.first_undecided_offset is None
         assert again.log_end_offset == log.log_end_offset
+
+
+def test_an_emptied_marker_ends_what_a_snapshot_from_before_has_open() -> None:
+    """It stays as the last batch of the producer, whose epoch it raised. Else the next abort begins where the first
+    transaction did."""
+    clock = ManualClock(NOW_MS)
+    fs = MemoryFileSystem(clock=clock)
+    log = open_log(fs, clock=clock, config=LogConfig(delete_retention_ms=0, segment_bytes=1000))
+    produce(log, batch(1, key=b"k", pid=7, seq=0, txn=True))
+    produce(log, batch(1, key=b"keeps the segment large", size=600))
+    log.roll()
+    coordinate(log, marker(7, commit=False, epoch=1), transaction_version=2)
+    produce(log, batch(1, key=b"keeps the next one apart", size=600))
+    log.roll()
+    produce(log, batch(1, key=b"behind"))
+    log.flush()
+    for _ in range(3):
+        clean(log, clock.time_ms())
+        clock.advance(10)
+    assert [header.record_count for header, _ in log.batches(0, 9) if header.producer_id == 7] == [0]
+    produce(log, batch(1, key=b"k", pid=7, producer_epoch=1, seq=0, txn=True))
+    coordinate(log, marker(7, commit=False, epoch=2), transaction_version=2)
+    expected = log.aborted_transactions(0, 9)
+    assert [(one.first_offset, one.last_offset) for one in expected] == [(5, 6)]
+    log.flush()
+    for path in [f"{DIRECTORY}/{name}" for name in fs.list_dir(DIRECTORY) if name.endswith(".snapshot")]:
+        if not path.endswith("02.snapshot"):
+            fs.remove(path)
+    assert open_log(fs).aborted_transactions(0, 9) == expected
 
 
 def test_an_open_transaction_stays_open_behind_what_was_compacted() -> None:
