@@ -212,7 +212,10 @@ class ProducerState:
 
     def move_transaction(self, producer_id: int, first_offset: int) -> None:
         """The producer's open transaction begins there; -1: it has ended, without a marker (see `recovery`)."""
-        self.entries[producer_id].txn_first_offset = first_offset
+        entry = self.entries[producer_id]
+        entry.txn_first_offset = first_offset
+        if first_offset < 0 and not entry.batches:
+            del self.entries[producer_id]  # a reset had left it for the sake of that transaction alone
         self.load(())
 
     def clear(self, end_offset: int) -> None:
