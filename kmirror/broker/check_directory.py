@@ -40,15 +40,14 @@ from kmirror.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFI
 CUT_DIRECTORY = "cut"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<index>\d+)")
 _SET_ASIDE = re.compile(r".+-\d+\.[0-9a-f]{32}-(?:delete|stray|future)")
-_CHECKPOINTS = (
-    checkpoints.RECOVERY_POINT_FILE,
-    checkpoints.LOG_START_FILE,
-    checkpoints.HIGH_WATERMARK_FILE,
-    checkpoints.CLEANER_FILE,
-)
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 """What Kafka's storage tool leaves for the first controller."""
-_MARKS = (*_CHECKPOINTS, checkpoints.META_PROPERTIES_FILE, checkpoints.CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY)
+_MARKS = (
+    *checkpoints.OFFSET_FILES,
+    checkpoints.META_PROPERTIES_FILE,
+    checkpoints.CLEAN_SHUTDOWN_FILE,
+    METADATA_DIRECTORY,
+)
 """Any of these makes a directory a data directory."""
 _LEVELS = 4
 """Of directories that are gone into: cut/TOPIC-N/a copy is the lowest. A link may lead back up."""
@@ -117,11 +116,10 @@ def check(
     """
     path = path.rstrip("/") or "/"
     names = _names(fs, path)
+    work = _DirectoryCheck(fs, report, running, deep, watcher or Watcher())
     if names is None:
         fs.file_size(path)
-        parent = posixpath.dirname(path)
-        return _DirectoryCheck(fs, report, running, deep, watcher or Watcher()).only_file(parent, path)
-    work = _DirectoryCheck(fs, report, running, deep, watcher or Watcher())
+        return work.only_file(posixpath.dirname(path), path)
     if is_data_directory(names):
         return work.data_directory(path)
     if is_partition_directory(names):
@@ -260,7 +258,7 @@ class _DirectoryCheck:
     def _read_around(self, path: str) -> None:
         """Checkpoints, identity, the mark of a clean stop."""
         names = self._fs.list_dir(path)
-        for name in _CHECKPOINTS:
+        for name in checkpoints.OFFSET_FILES:
             said = self._read_checkpoint(name) if name in names else None
             if said is not None:
                 self._offsets[name] = said
@@ -357,8 +355,7 @@ class _DirectoryCheck:
             data = self._read_small(name)
             if data is None:
                 return
-            lines = [line for line in data.decode().splitlines() if line.strip() and not line.startswith(("#", "!"))]
-            properties = dict(line.split("=", 1) for line in lines)
+            properties = checkpoints.parse_properties(data, name)
             if properties.get("version") == _ZOOKEEPER_VERSION:
                 self._say(
                     Severity.NOTE, name, "a Kafka with ZooKeeper wrote it: kmirror does not start here, but imports"
@@ -506,7 +503,9 @@ class _DirectoryCheck:
         for topic in self._image.all_topics() if self._image is not None else ():
             for index in range(len(topic.registrations)):
                 name = f"{topic.name}-{index}"
-                known = max(self._offsets.get(file, {}).get((topic.name, index), 0) for file in _CHECKPOINTS)
+                known = max(
+                    self._offsets.get(file, {}).get((topic.name, index), 0) for file in checkpoints.OFFSET_FILES
+                )
                 if name not in there and known:
                     text = f"the directory is missing: the checkpoints know of records up to offset {known}"
                     self._say(Severity.DAMAGE, name, text, offset=known)

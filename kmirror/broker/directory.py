@@ -31,11 +31,8 @@ UNFINISHED_IMPORT_FILE = "import-unfinished"
 """Lines `topic partition id`: partition directories that an import is making. Not there when none is under way."""
 KEPT_FILES = frozenset(
     {
+        *checkpoints.OFFSET_FILES,
         checkpoints.META_PROPERTIES_FILE,
-        checkpoints.RECOVERY_POINT_FILE,
-        checkpoints.LOG_START_FILE,
-        checkpoints.HIGH_WATERMARK_FILE,
-        checkpoints.CLEANER_FILE,
         UNFINISHED_IMPORT_FILE,
     }
 )
@@ -57,6 +54,11 @@ def is_partition(name: str) -> bool:
     """Whether a directory of this name is a partition's, neither deleted nor set aside."""
     topic, dash, index = name.rpartition("-")
     return bool(topic and dash) and index.isascii() and index.isdigit()
+
+
+def is_taken(fs: FileSystem, path: str) -> bool:
+    """Whether a partition directory, of whomever, is there with something in it."""
+    return fs.exists(path) and any(not name.endswith(TEMPORARY_SUFFIX) for name in fs.list_dir(path))
 
 
 def _made_and_locked(fs: FileSystem, path: str) -> Lock:
@@ -298,11 +300,7 @@ class DataDirectory:
         if not self.fs.exists(path):
             return True
         found = self._topic_id_of(path)
-        return found == topic_id or (found is None and not self.is_taken(path))
-
-    def is_taken(self, path: str) -> bool:
-        """Whether a partition directory, of whomever, is there with something in it."""
-        return self.fs.exists(path) and any(not name.endswith(TEMPORARY_SUFFIX) for name in self.fs.list_dir(path))
+        return found == topic_id or (found is None and not is_taken(self.fs, path))
 
     def adopt(self, key: TopicPartition, *, recovery_point: int, log_start_offset: int, cleaned_up_to: int) -> None:
         """What the checkpoints will say of a partition that is about to be live. On disk after `write_adopted`."""

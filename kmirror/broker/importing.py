@@ -18,9 +18,9 @@ from typing import Protocol
 
 from kmirror.broker import topic_config, transactions
 from kmirror.broker.config import BrokerConfig
-from kmirror.broker.directory import METADATA_DIRECTORY
+from kmirror.broker.directory import METADATA_DIRECTORY, is_taken
 from kmirror.broker.durability import InlineFlush
-from kmirror.broker.import_plan import Destination, Planner, TopicPlan
+from kmirror.broker.import_plan import IMPORTED_INTERNALLY, Destination, Planner, TopicPlan
 from kmirror.broker.kafka_directory import KafkaDirectory, SourcePartition
 from kmirror.broker.kafka_metadata import KafkaMetadata, read_metadata
 from kmirror.broker.metadata import (
@@ -185,7 +185,7 @@ def _prepared(
         report.passed_over += source.passed_over
         report.passed_over += [
             (f"{source.path}/{name}-*", "kept by the other cluster for itself; kmirror makes its own")
-            for name in sorted((source.topics.keys() & INTERNAL_TOPICS) - {OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+            for name in sorted((source.topics.keys() & INTERNAL_TOPICS).difference(IMPORTED_INTERNALLY))
         ]
         report.notes += source.notes
         if not source.clean:
@@ -244,12 +244,11 @@ def _destination_now(fs: FileSystem, directory: str) -> Destination:
     path = f"{directory}/{METADATA_DIRECTORY}"
     found = read_metadata(fs, path) if fs.exists(path) else KafkaMetadata({}, frozenset(), 0)
     ids = {topic.topic_id for topic in found.topics.values()}
-
-    def is_taken(topic: str, index: int) -> bool:
-        path = f"{directory}/{topic}-{index}"
-        return fs.exists(path) and bool(fs.list_dir(path))
-
-    return Destination({name: topic.topic_id for name, topic in found.topics.items()}, ids.__contains__, is_taken)
+    return Destination(
+        {name: topic.topic_id for name, topic in found.topics.items()},
+        ids.__contains__,
+        lambda topic, index: is_taken(fs, f"{directory}/{topic}-{index}"),
+    )
 
 
 def _may_be_directory(fs: FileSystem, path: str) -> bool:
@@ -320,7 +319,7 @@ class _Import:
         destination = Destination(
             {name: topic.topic_id for name, topic in image.topics_by_name.items()},
             image.known_id,
-            lambda topic, index: self._directory.is_taken(self._directory.partition_path(topic, index)),
+            lambda topic, index: is_taken(self._world.fs, self._directory.partition_path(topic, index)),
         )
         self._sweep()
         internal = self._world.topics.internal_configs

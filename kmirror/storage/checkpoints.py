@@ -20,6 +20,7 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEANER_FILE = "cleaner-offset-checkpoint"
+OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 META_PROPERTIES_FILE = "meta.properties"
 PARTITION_METADATA_FILE = "partition.metadata"
@@ -131,8 +132,13 @@ def write_properties(fs: FileSystem, path: str, properties: Mapping[str, str]) -
 
 def read_properties(fs: FileSystem, path: str) -> dict[str, str]:
     """FileNotFoundError; CorruptData for a line that is neither a comment nor `key=value`."""
+    return parse_properties(fs.read_file(path), path)
+
+
+def parse_properties(data: bytes, path: str) -> dict[str, str]:
+    """Java's properties as brokers write them. CorruptData as above; `path` is for its text."""
     try:
-        lines = fs.read_file(path).decode().splitlines()
+        lines = data.decode().splitlines()
     except UnicodeDecodeError:
         raise CorruptData(f"{path} is not text") from None
     properties: dict[str, str] = {}

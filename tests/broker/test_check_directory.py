@@ -97,6 +97,12 @@ def test_nothing_is_found_in_a_sound_directory(stopped: Path) -> None:
     assert looked_at(stopped, deep=False)[1] == []
 
 
+def test_an_identity_is_read_as_a_broker_reads_it(stopped: Path) -> None:
+    path = stopped / "meta.properties"
+    path.write_text("  # moved here\n" + path.read_text().replace("=", " = "))
+    assert looked_at(stopped)[1] == []
+
+
 def test_nor_in_memory_which_is_a_file_system_too() -> None:
     broker = Broker()
     lived(broker)

@@ -640,7 +640,9 @@ def test_a_dry_run_says_the_same_and_changes_nothing(fs: MemoryFileSystem) -> No
     put_partition(fs, "4.4.0/idem-0", "t-0", topic_id=ID)
     put_partition(fs, "4.4.0/idem-0", "u-1", topic_id=OTHER_ID)
     put_offsets_topic(fs, offsets_batch())
-    for _ in range(2):  # a destination that is not there, and one that is
+    fs.make_dirs(f"{DIRECTORY}/t-0")
+    fs.open(f"{DIRECTORY}/t-0/partition.metadata.tmp", create=True)  # nothing of worth
+    for _ in range(2):  # a destination in which there is nothing, and one that has it
         before, operations = tree(fs, ""), fs.operation_count
         planned = dry_run(fs)
         assert tree(fs, "") == before

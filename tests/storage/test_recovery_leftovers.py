@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kmirror.storage.check.findings import Finding, ReadOnlyFiles, Severity
+from kmirror.storage.check.log import LogContext, check_log
 from kmirror.storage.filesystem import OsFileSystem
 from kmirror.storage.flush import FACTS_FILE, Facts
 from kmirror.storage.log import Log, LogConfig
@@ -78,6 +80,13 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def damage_in(place: Path) -> list[Finding]:
+    found: list[Finding] = []
+    context = LogContext(clean=False, recovery_point=END, compacted=True)
+    check_log(ReadOnlyFiles(), str(place), found.append, context=context)
+    return [finding for finding in found if finding.severity is Severity.DAMAGE]
+
+
 def reopened(place: Path) -> Log:
     return open_log(OsFileSystem(), directory=str(place), config=CONFIG, clean=False, recovery_point=END)
 
@@ -126,6 +135,7 @@ def test_a_swap_is_finished_or_undone_at_each_point(cleaned: Path, tmp_path: Pat
             known = Facts.decode(path.read_bytes(), "")
             known.segments, known.checksums = [0, 8], {}
             path.write_bytes(known.encode())
+        assert not damage_in(place), "the check sees the files as the next start will"
         is_whole(place, NEW if count >= complete else OLD)
 
 

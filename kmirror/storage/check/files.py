@@ -56,13 +56,14 @@ def list_files(fs: ReadableFiles, directory: str) -> LogFiles:
     names = fs.list_dir(directory)
     files = LogFiles(directory, names)
     logs = {base: name for name in names if (base := offset_in(name, LOG_SUFFIX)) is not None}
-    swaps = {base: name for name in names if (base := offset_in(name, LOG_SUFFIX + SWAP_SUFFIX)) is not None}
-    swapping = tuple(name for name in names if name.endswith(SWAP_SUFFIX))
     cleaned = [base for name in names if name.endswith(CLEANED_SUFFIX) and (base := _base_of(name)) is not None]
+    # From the first one on that is not complete, the next start drops them.
+    swapping = tuple(
+        name for name in names if name.endswith(SWAP_SUFFIX) and not (cleaned and (_base_of(name) or 0) >= min(cleaned))
+    )
+    swaps = {base: name for name in swapping if (base := offset_in(name, LOG_SUFFIX + SWAP_SUFFIX)) is not None}
     replaced: set[int] = set()
     for base, name in sorted(swaps.items()):
-        if cleaned and base >= min(cleaned):
-            continue  # not complete: the next start drops it
         end = _end_of_swap(fs, directory, base, name)
         replaced |= {known for known in logs if base < known < end}
         logs = {known: log for known, log in logs.items() if known not in replaced}
@@ -82,16 +83,15 @@ def _base_of(name: str) -> int | None:
 
 
 def _end_of_swap(fs: ReadableFiles, directory: str, base: int, name: str) -> int:
-    """What it replaces goes up to the next segment in `log-facts`, or, where Kafka wrote, to its own end."""
+    """What it replaces goes up to the next segment in `log-facts`, and to its own end: Kafka, which knows no facts, may
+    have written it."""
+    following = base + 1
     with suppress(FileNotFoundError, CorruptData):
-        behind = [
-            at for at in Facts.decode(fs.read_file(f"{directory}/{FACTS_FILE}"), FACTS_FILE).segments if at > base
-        ]
-        if behind:
-            return min(behind)
+        facts = Facts.decode(fs.read_file(f"{directory}/{FACTS_FILE}"), FACTS_FILE)
+        following = min((at for at in facts.segments if at > base), default=following)
     file = fs.open(f"{directory}/{name}")
     end = base
     with suppress(CorruptData):
         for batch in SegmentWalk(file, file.size_bytes):
             end = batch.header.next_offset
-    return end
+    return max(following, end)

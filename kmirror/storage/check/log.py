@@ -211,25 +211,35 @@ class _LogCheck:
         """Segments that `log-facts`, or index files without their log, say there must be."""
         bases = {segment.base_offset for segment in segments}
         listed = set(self._facts.segments) if self._facts is not None else set()
-        for base in sorted(listed - bases):
-            text = "the segment is missing, with all its records: log-facts lists it"
-            self.report(Severity.DAMAGE, file_name(base, ".log"), text, offset=base)
-        self._orphans = sorted(self._files.orphans - listed)
+        inside = {base for base in listed - bases if self._is_inside(base)}
+        for base in sorted(listed - bases - inside):
+            self._is_missing(base)
+        self._orphans = sorted((self._files.orphans - listed) | inside)
         if not segments and not listed and self._known_end > (self._log_start or 0):
             text = f"there is no segment, but records up to offset {self._known_end} were on disk"
             self.report(Severity.DAMAGE, "", text, offset=self._known_end)
 
+    def _is_missing(self, base: int) -> None:
+        text = "the segment is missing, with all its records: log-facts lists it"
+        self.report(Severity.DAMAGE, file_name(base, ".log"), text, offset=base)
+
+    def _is_inside(self, base: int) -> bool:
+        bases = [segment.base_offset for segment in self._files.segments]
+        return bool(bases) and bases[0] < base < bases[-1]
+
     def _orphan(self, base: int, end: int) -> None:
-        """Index files without a log; the segments below `base` end at `end`.
+        """Index files, or a line in `log-facts`, without a log; the segments below `base` end at `end`.
 
         Between two segments they tell of a lost one, unless another program merged it into the one before. At either
         end a crash may have left them, which `log-facts` knows better; where Kafka wrote there is nobody else to ask.
         """
-        bases = [segment.base_offset for segment in self._files.segments]
-        inside = bool(bases) and bases[0] < base < bases[-1]
+        inside = self._is_inside(base)
         lost = base >= end if inside else self._facts is None and self._context.clean is not False
         name = file_name(base, INDEX_SUFFIX)
-        if lost:
+        if self._facts is not None and base in self._facts.segments:
+            if lost:
+                self._is_missing(base)
+        elif lost:
             self.report(Severity.DAMAGE, name, "its .log is missing, there are only index files of it", offset=base)
         else:
             self.report(Severity.STALE, name, "no .log belongs to it: removed at the next start", offset=base)
