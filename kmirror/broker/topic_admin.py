@@ -109,7 +109,11 @@ class TopicAdmin:
             planned.partitions = self._world.make_partitions(planned, range(len(planned.registrations)))
             promise.resolve(planned)
             return promise
-        written = self._write(self._creation_records(planned))
+        return self._make(planned)
+
+    def _make(self, planned: TopicState) -> Promise[TopicState]:
+        """Record it; it can be seen once that is on disk, and the topic of that name before it is withdrawn."""
+        promise: Promise[TopicState] = Promise()
 
         def on_disk(done: Promise[None]) -> None:
             try:
@@ -128,7 +132,7 @@ class TopicAdmin:
 
             self._world.withdrawing.get(planned.name, Promise.of(None)).then(name_is_free)
 
-        written.then(on_disk)
+        self._write(self._creation_records(planned)).then(on_disk)
         return promise
 
     def adopt(self, topic: TopicState) -> Promise[TopicState]:
@@ -139,20 +143,7 @@ class TopicAdmin:
             raise ApiError(
                 ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic id {uuids.to_text(topic.topic_id)} belongs to another topic"
             )
-        promise: Promise[TopicState] = Promise()
-
-        def on_disk(done: Promise[None]) -> None:
-            try:
-                done.result()
-            except ApiError as error:
-                promise.fail(error)
-                return
-            live = self._world.image.creating[topic.name]
-            self._world.publish(live)
-            promise.resolve(live)
-
-        self._write(self._creation_records(topic)).then(on_disk)
-        return promise
+        return self._make(topic)
 
     def internal_configs(self, name: str) -> dict[str, str]:
         """Those that an internal topic is made with."""

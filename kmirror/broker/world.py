@@ -621,12 +621,10 @@ class World:
     def checkpoints_of_a_copy(self) -> dict[str, dict[tuple[str, int], int]]:
         """What the checkpoints (file name, offsets) would be if all that there is now were on disk."""
         data = self.directory
-        committed = self._offsets(data.high_watermarks.offsets, _committed)
-        committed.pop((METADATA_TOPIC, 0), None)
         return {
             checkpoints.RECOVERY_POINT_FILE: self._offsets(data.recovery_points.offsets, _end),
             checkpoints.LOG_START_FILE: self._log_starts(),
-            checkpoints.HIGH_WATERMARK_FILE: committed,
+            checkpoints.HIGH_WATERMARK_FILE: self._high_watermarks(),
             checkpoints.CLEANER_FILE: self._cleaned_up_to(),
         }
 
@@ -635,15 +633,14 @@ class World:
         checkpoint = self.directory.recovery_points
         checkpoint.write(self._offsets(checkpoint.offsets, _flushed))
         self.write_log_starts()
-        self._write_high_watermarks()
+        self.directory.high_watermarks.write(self._high_watermarks())
         self.write_cleaned_up_to()
 
-    def _write_high_watermarks(self) -> None:
+    def _high_watermarks(self) -> dict[tuple[str, int], int]:
         """Of data partitions only, as in Kafka: the quorum decides about the metadata log's."""
-        checkpoint = self.directory.high_watermarks
-        offsets = self._offsets(checkpoint.offsets, _committed)
+        offsets = self._offsets(self.directory.high_watermarks.offsets, _committed)
         offsets.pop((METADATA_TOPIC, 0), None)
-        checkpoint.write(offsets)
+        return offsets
 
     def write_cleaned_up_to(self) -> None:
         """How far each log is compacted. Raises StorageError."""

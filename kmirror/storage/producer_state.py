@@ -216,7 +216,7 @@ class ProducerState:
         entry.txn_first_offset = first_offset
         if first_offset < 0 and not entry.batches:
             del self.entries[producer_id]  # a reset had left it for the sake of that transaction alone
-        self.load(())
+        self._index_open()
 
     def clear(self, end_offset: int) -> None:
         self.entries.clear()
@@ -275,6 +275,9 @@ class ProducerState:
         """Take over entries whole (tests, and takeover of state from elsewhere)."""
         for entry in entries:
             self.entries[entry.producer_id] = entry
+        self._index_open()
+
+    def _index_open(self) -> None:
         opened = sorted((e.txn_first_offset, e.producer_id) for e in self.entries.values() if e.txn_first_offset >= 0)
         self.open_transactions = dict(opened)
 

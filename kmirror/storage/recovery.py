@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from kmirror.errors import CorruptData
 from kmirror.limits import BATCH_AT_ONCE_BYTES
-from kmirror.protocol.checksum import crc32c
 from kmirror.protocol.records import (
     CONTROL_MIRROR_PID_RESET,
     HEADER_SIZE_BYTES,
@@ -34,7 +33,6 @@ from kmirror.storage.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
-    format_epochs,
     parse_epochs,
 )
 from kmirror.storage.epochs import EpochCache
@@ -256,8 +254,7 @@ def _read_epochs(log: Log, facts: Facts) -> bool:
     path = f"{log.directory}/{LEADER_EPOCH_FILE}"
     try:
         entries = parse_epochs(log.fs.read_file(path), path)
-        covered = [entry for entry in entries if entry[1] < facts.end_offset]
-        if facts.epochs_checksum not in (-1, crc32c(format_epochs(covered))):
+        if facts.epochs_checksum not in (-1, flush.epochs_checksum(entries, facts.end_offset)):
             raise CorruptData(f"{path} is not the file that was written")
         log.epochs = EpochCache(entries)
         return True
